@@ -16,8 +16,6 @@ import torch.nn.functional as F
 from operator_chains import CHAINS, pass_of
 from torch import Tensor, nn
 
-__all__ = ["PROGRAMS", "Program", "torch_before_1_11"]
-
 Program = Callable[[dict[str, Any]], Callable[[], object]]
 
 aten: Any = torch.ops.aten

@@ -24,8 +24,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
-__all__ = ["SOURCES", "Row", "Score", "add_arguments", "judged", "run", "scores", "worse"]
-
 STORED = Path(__file__).with_name("group_scores")
 CHANGELOG = Path(__file__).parents[1] / "CHANGELOG.md"
 

@@ -12,8 +12,6 @@ from neusight.exit_codes import ExitCode
 from neusight.interrupts import end_at_once
 from neusight.predictors.errors import UnsupportedTorchError
 
-__all__ = ["main"]
-
 
 def main() -> int:
     """The command, from its first moment on ended by Ctrl-C in a line; its exit code."""

@@ -17,8 +17,6 @@ from neusight.fake_cuda.processes.starting import install_processes
 if TYPE_CHECKING:
     from neusight.session import Session
 
-__all__ = ["join"]
-
 #: Parts of the commands of processes that serve multiprocessing and joblib and run no program.
 _SERVERS = ("resource_tracker", "semaphore_tracker")
 #: What begins the command of a process that forks those that do the work.

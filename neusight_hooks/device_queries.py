@@ -8,8 +8,6 @@ from neusight.fake_cuda.torch_api.cuda_module import static_answer
 from neusight.fake_cuda.torch_api.overrides import attention_query_result
 from neusight.predictors.gpu import GPU
 
-__all__ = ["answer"]
-
 
 def answer(device_query: str, gpu: GPU) -> str | None:
     """The recorded form of what `gpu` answers; None where only a new recording can tell."""

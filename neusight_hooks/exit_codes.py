@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["ExitCode"]
-
 
 class ExitCode(IntEnum):
     """How a command of neusight ended."""

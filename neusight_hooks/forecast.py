@@ -70,8 +70,6 @@ from neusight.timeline.ranks.similarity import peers_note
 from neusight.timeline.spans import Timeline
 from neusight.timeline.steady import kernels_of, other_steps_of, steady_step_of
 
-__all__ = ["Forecast", "ForecastOptions", "forecast_options", "host_profile"]
-
 
 @dataclass(frozen=True)
 class ForecastOptions:

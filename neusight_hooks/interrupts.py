@@ -18,17 +18,6 @@ from neusight.exit_codes import ExitCode
 if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
 
-__all__ = [
-    "ENDING_SIGNALS",
-    "RELAY",
-    "Interrupts",
-    "end_at_once",
-    "raises_from_here",
-    "runs_the_program",
-    "signals_held",
-    "take_relayed",
-]
-
 #: Seconds after which an interrupt that could not be raised where it came is tried again.
 _REMIND_S = 0.002
 
@@ -69,7 +58,7 @@ def runs_the_program(function: F) -> F:
 @contextlib.contextmanager
 def signals_held() -> Iterator[None]:
     """While open, what ends a process from outside waits; then it comes. By handlers, not by the
-    mask of signals: other threads would take them. No other thread than the main one is told."""
+    mask of signals: other threads would take them. Only the main thread is notified."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -41,16 +41,6 @@ if TYPE_CHECKING:
     from neusight.fake_cuda.store.store import Store
     from neusight.recording.recorder import Recorder
 
-__all__ = [
-    "FILES_OPTION",
-    "NoCudaWorkWarning",
-    "OpenForecast",
-    "Session",
-    "SessionOptions",
-    "forecast_on",
-    "open_forecast",
-]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -243,7 +233,7 @@ class Session:
         record_functions_failure()
 
     def _enter(self, caller: CodeType) -> None:
-        from neusight.fake_cuda.session import enter_fake_cuda
+        from neusight.fake_cuda.session import Opening, enter_fake_cuda
         from neusight.fake_cuda.torch_api.lazy_modules import install_lazy_modules
         from neusight.ops import why_unmapped
         from neusight.recording.call_stack import CallStacks
@@ -265,7 +255,7 @@ class Session:
         store = self._enter_files(recorder)
         self._open_processes(recorder, store)
         install_stubs(self._undo, recorder)  # below the hooks on imports, which patch them too
-        enter_fake_cuda(
+        opening = Opening(
             self._undo,
             recorder,
             forecast.gpu,
@@ -282,6 +272,7 @@ class Session:
             wait_s=options.wait_s,
             processes=self.processes,
         )
+        enter_fake_cuda(opening)
         install_cuda_sources(self._undo, recorder)
         self._undo.callback(recorder.cutter.finish)
         self._undo.callback(self.interrupts.hold)

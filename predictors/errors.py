@@ -23,31 +23,6 @@ NeusightError
 
 from __future__ import annotations
 
-__all__ = [
-    "BaselineError",
-    "CalibrationError",
-    "DataError",
-    "ForecastStateError",
-    "HangError",
-    "MismatchError",
-    "NeusightError",
-    "OptionError",
-    "RecordingError",
-    "RegistrationError",
-    "RegressionError",
-    "SlowMachineError",
-    "TopologyError",
-    "TraceError",
-    "UnansweredCallError",
-    "UnansweredRankError",
-    "UnknownGPUError",
-    "UnknownPredictorError",
-    "UnmappedOpError",
-    "UnsupportedKernelError",
-    "UnsupportedTorchError",
-    "WeightsError",
-]
-
 
 class NeusightError(Exception):
     """Base of all errors of neusight: `except NeusightError` catches every one."""

@@ -20,19 +20,6 @@ from typing import Any, NoReturn
 
 from neusight.predictors.errors import NeusightError
 
-__all__ = [
-    "MAX_DOCUMENT_BYTES",
-    "Fields",
-    "is_count",
-    "is_number",
-    "json_value",
-    "read_bytes",
-    "read_json_document",
-    "shown",
-    "user_cache_folder",
-    "write_atomically",
-]
-
 #: Unpacked bytes of a document that are read at most: no recording of a training script comes near.
 MAX_DOCUMENT_BYTES = 256 * 2**20
 

@@ -5,16 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
-__all__ = [
-    "aligned",
-    "amount_text",
-    "bytes_text",
-    "counted",
-    "milliseconds_text",
-    "percent_text",
-    "time_text",
-]
-
 #: How much of the smallest unit each larger one is, the largest first.
 _TIMES = ((1e6, "s"), (1e3, "ms"), (1.0, "µs"))
 _BYTES = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))

@@ -1,4 +1,4 @@
-"""What a GPU is: the datasheet, and the few constants that only measurement tells."""
+"""What a GPU is: the datasheet, and the few constants that only measurement gives."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from neusight.predictors.errors import (
     UnsupportedKernelError,
 )
 from neusight.predictors.files import is_count, is_number, read_json_document, shown
-
-__all__ = ["GPU", "UsualHost", "find_gpu", "gpus", "known_figures", "register_gpu"]
 
 Vendor = Literal["nvidia", "amd"]
 

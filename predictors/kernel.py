@@ -6,24 +6,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, NamedTuple
 
-__all__ = [
-    "COPY_ENGINE_KERNELS",
-    "DTYPE_BYTES",
-    "HOST_COPIES",
-    "RECURRENT",
-    "SERIAL_SUM",
-    "TENSOR_SCALED",
-    "AttentionSize",
-    "CollectiveSize",
-    "ConvolutionSize",
-    "GemmSize",
-    "Kernel",
-    "KernelClass",
-    "Layout",
-    "RowsSize",
-    "Variant",
-]
-
 #: Of a kernel that moves bytes: "contiguous" where one flat loop takes several elements at once,
 #: "scalar" where it takes one at a time, as it computes indices or casts but neighbours stay
 #: neighbours, "strided" where neighbours of one tensor lie apart in another, as transposed.

@@ -12,8 +12,6 @@ from neusight.predictors.physics.physical_time import Bound
 if TYPE_CHECKING:
     from neusight.predictors.gpu import GPU
 
-__all__ = ["UNDESCRIBED", "Estimate", "Origin", "Predictor", "PredictorFactory"]
-
 Origin = Literal["trained", "physics", "fallback", "custom"]
 
 #: Who prices the classes of which nobody described more than bytes.

@@ -22,19 +22,6 @@ from neusight.predictors.gpu import GPU, find_gpu
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.predictor import Estimate, Predictor, PredictorFactory
 
-__all__ = [
-    "DEFAULT_PREDICTOR",
-    "ENTRY_POINT_GROUP",
-    "Clock",
-    "clock_of",
-    "find_predictor",
-    "predict",
-    "predictor_at",
-    "predictor_names",
-    "register_predictor",
-    "require_predictor",
-]
-
 #: The predictor that prices where none is named.
 DEFAULT_PREDICTOR = "tiled"
 

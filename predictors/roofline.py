@@ -11,8 +11,6 @@ from neusight.predictors.physics.roofline import flop_roofline_us, memory_roofli
 from neusight.predictors.predictor import UNDESCRIBED, Estimate
 from neusight.predictors.registry import register_predictor
 
-__all__ = ["Roofline"]
-
 #: The roofline's 80 % interval: 80 % of data/modern's bf16 and fp16 GEMM rows above 100 µs take at
 #: most this many times their bound. Shorter kernels take longer, by any factor.
 ROOFLINE_HIGH = 1.6

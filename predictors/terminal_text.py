@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import TextIO
 
-__all__ = ["fitted", "printable", "printable_lines", "printable_text"]
-
 #: Narrower, and lines are left to the terminal.
 _LEAST_COLUMNS = 40
 #: What a line of the first screen begins with; what is below it is indented as far.

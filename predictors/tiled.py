@@ -22,8 +22,6 @@ from neusight.predictors.physics.roofline import flop_roofline_us
 from neusight.predictors.predictor import UNDESCRIBED, Estimate, Origin
 from neusight.predictors.registry import register_predictor
 
-__all__ = ["Correction", "Tiled"]
-
 #: How much wider the interval is on a GPU whose constants were not measured (leave-one-GPU-out on
 #: data/modern GEMM: 1.2-1.5 times the error).
 _PRIOR_WIDENING = 1.5

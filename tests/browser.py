@@ -13,8 +13,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["HANGS_AFTER_S", "KEYS", "NEEDED", "Browser", "wait_for"]
-
 #: No page takes that long, however loaded the machine: it hangs.
 HANGS_AFTER_S = 900.0
 #: Why a test that needs a browser is skipped; empty where one is here.

@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-__all__ = ["Kernel", "Shown", "needs_kernel", "running_kernel"]
-
 #: No cell of a test takes that long, however loaded the machine: it hangs.
 _HANGS_AFTER_S = 600
 

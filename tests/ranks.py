@@ -14,8 +14,6 @@ from neusight.ops import map_op
 from neusight.predictors.kernel import CollectiveSize
 from neusight.recording.recording import OpCall, Step
 
-__all__ = ["Block", "communication", "join", "moved_bytes", "train", "training_step"]
-
 WIDTH = 64
 
 

@@ -14,8 +14,6 @@ from neusight.integrations.program.ranks.rank_process import RankEnd
 from neusight.integrations.program.ranks.side_by_side import run_side_by_side
 from neusight.session import Session, SessionOptions
 
-__all__ = ["run_together"]
-
 
 def run_together(program: Callable[[], Any], world_size: int) -> list[Any]:
     """What the program returned on each rank; what it raised on one is raised here."""

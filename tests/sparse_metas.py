@@ -9,8 +9,6 @@ import torch
 
 import neusight
 
-__all__ = ["coo", "csr", "meta", "on_both"]
-
 
 def coo(device: str, **kwargs: Any) -> torch.Tensor:
     """2 x 3 with three elements, one of which stands twice."""

@@ -18,8 +18,6 @@ import pytest
 
 from neusight.integrations.program.standard_streams import settle_standard_streams
 
-__all__ = ["Screen", "screen_of", "settled_terminal"]
-
 #: A character, or what a terminal does at once: EL, SGR (ECMA-48).
 _PARTS = re.compile(r"\x1b\[\d*K|\x1b\[[\d;]*m|.", re.DOTALL)
 

@@ -53,7 +53,7 @@ def test_what_ends_a_program_on_purpose_is_no_failure() -> None:
         assert failure_options(error) == {}
 
 
-def test_a_failure_is_told_in_text() -> None:
+def test_a_failure_is_reported_in_text() -> None:
     assert failure_text(ValueError("no such layer")) == "ValueError: no such layer"
     assert failure_text(SystemExit(3)) == "it exited with status 3"
     assert failure_text(SystemExit("no data")) == "it exited with status 1: no data"

@@ -338,7 +338,7 @@ def test_a_topology_is_kept_wherever_the_forecast_goes(tmp_path: Path) -> None:
     assert slow.to_json()["topology"] == "p4d"
 
 
-def test_a_damaged_topology_of_a_saved_forecast_is_told(tmp_path: Path) -> None:
+def test_a_damaged_topology_of_a_saved_forecast_is_reported(tmp_path: Path) -> None:
     of_ranks("p4d").save(tmp_path / "saved.json")
     text = (tmp_path / "saved.json").read_text().replace('\\"gpus_per_node\\": 8', '\\"x\\": 8')
     (tmp_path / "saved.json").write_text(text)
@@ -347,7 +347,7 @@ def test_a_damaged_topology_of_a_saved_forecast_is_told(tmp_path: Path) -> None:
         neusight.Forecast.load(tmp_path / "saved.json")
 
 
-def test_a_network_that_nobody_stated_is_told_and_its_interval_is_wider() -> None:
+def test_a_network_that_nobody_stated_is_reported_and_its_interval_is_wider() -> None:
     unstated, stated = of_ranks(), of_ranks("dgx-h100")
 
     assert "dgx-h100 (8 cards of 50 GB/s a node)" in unstated.warnings[-1]
@@ -358,7 +358,7 @@ def test_a_network_that_nobody_stated_is_told_and_its_interval_is_wider() -> Non
     assert unstated.step_latency_us.high > stated.step_latency_us.high
 
 
-def test_ranks_that_a_topology_does_not_join_are_told_before_anything_runs() -> None:
+def test_ranks_that_a_topology_does_not_join_are_reported_before_anything_runs() -> None:
     with (
         pytest.raises(TopologyError, match="no level above it"),
         neusight.forecast_on("L40S", world_size=16, topology="pcie-l40s"),
@@ -395,7 +395,7 @@ def test_ranks_that_were_recorded_apart_wait_for_each_other() -> None:
     assert forecast.needs_most is second
 
 
-def test_several_ranks_are_told_of_saved_and_priced_elsewhere(tmp_path: Path) -> None:
+def test_several_ranks_are_reported_of_saved_and_priced_elsewhere(tmp_path: Path) -> None:
     forecast = ranks_that_reduce(64, 256)
     forecast.save(tmp_path / "ranks.json.gz")
 

@@ -246,14 +246,7 @@ def interrupted_block(program: Callable[[Any], object]) -> Any:
 
 def test_ctrl_c_while_a_storage_dies_ends_a_loop_without_ops() -> None:
     def program(forecast: Any) -> None:
-        storages = forecast._recorder.storages
-        died = storages.on_death
-
-        def dies(key: int) -> None:
-            press()
-            died(key)
-
-        storages.on_death = dies
+        forecast._recorder.storages.on_death.subscribe(lambda key: press())
         tensor = torch.ones(4, device="cuda")
         del tensor
         spin()
@@ -286,7 +279,7 @@ def test_ctrl_c_in_a_callback_of_a_weak_reference_is_not_lost() -> None:
     interrupted_block(program)
 
 
-def test_what_others_drop_is_told_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_others_drop_is_reported_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     reported: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda dropped: reported.append(dropped.exc_type))
 
@@ -478,7 +471,7 @@ def test_a_script_that_ends_itself_at_ctrl_c_ends_as_it_says(
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_ctrl_c_after_the_script_is_told_in_a_line(
+def test_ctrl_c_after_the_script_is_reported_in_a_line(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(neusight.Forecast, "summary", lambda forecast, **options: press())
@@ -564,7 +557,7 @@ while True:
 
 
 @pytest.mark.parametrize("module", ["torch", "torch.nn.modules", "neusight.recording.recorder"])
-def test_ctrl_c_while_torch_is_imported_is_told_in_a_line(module: str, tmp_path: Path) -> None:
+def test_ctrl_c_while_torch_is_imported_is_reported_in_a_line(module: str, tmp_path: Path) -> None:
     (tmp_path / "tmp").mkdir()
     (tmp_path / "sitecustomize.py").write_text(
         "import os, signal, sys\n"

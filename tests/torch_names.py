@@ -10,8 +10,6 @@ from pathlib import Path
 
 from places import ROOT
 
-__all__ = ["Uses", "uses_by_package"]
-
 _FLOORS = {
     "predictors": "neusight.predictors",
     "neusight_hooks": "neusight",

@@ -21,8 +21,6 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-__all__ = ["run_python"]
-
 #: Beginnings of variables that act while Python or torch starts, but for the path.
 _TOO_LATE = ("PYTHON", "OMP_", "MKL_", "LD_")
 

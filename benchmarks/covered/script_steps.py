@@ -9,8 +9,6 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["MEANT", "Meant", "differences"]
-
 
 @dataclass(frozen=True)
 class Meant:

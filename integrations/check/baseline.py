@@ -25,21 +25,6 @@ from neusight.predictors.files import (
     write_atomically,
 )
 
-__all__ = [
-    "SCHEMA_VERSION",
-    "Case",
-    "CompileRow",
-    "MemoryRow",
-    "OpRow",
-    "WaitRow",
-    "baseline_text",
-    "figures_text",
-    "folded",
-    "read_baseline",
-    "unfolded",
-    "update_baseline",
-]
-
 #: Raised when the form of the file changes.
 SCHEMA_VERSION = 1
 

@@ -10,14 +10,6 @@ from neusight.integrations.check.baseline import Case, MemoryRow, folded, unfold
 from neusight.integrations.check.difference import Cost, Difference, PricedWork, WorkKey
 from neusight.integrations.check.observation import Observation
 
-__all__ = [
-    "CallStack",
-    "Cause",
-    "common_stack",
-    "memory_causes_of",
-    "time_causes_of",
-]
-
 CallStack = tuple[str, ...]
 
 #: Share of an increase that its named causes make up.

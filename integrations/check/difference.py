@@ -9,16 +9,6 @@ from typing import NamedTuple
 
 from neusight.integrations.check.baseline import Case, OpRow
 
-__all__ = [
-    "Cost",
-    "Difference",
-    "PricedWork",
-    "WorkKey",
-    "changes_by_tool",
-    "price_changes_of",
-    "with_todays_names",
-]
-
 #: Module, phase, op, signature: what is done where.
 WorkKey = tuple[str, str, str, str]
 

@@ -1,4 +1,4 @@
-"""Compares what a check saw with the baseline, and tells the tool's changes from the program's."""
+"""Compares what a check saw with the baseline, the tool's changes apart from the program's."""
 
 from __future__ import annotations
 
@@ -34,13 +34,6 @@ from neusight.integrations.check.observation import Observation, priced_again
 from neusight.integrations.check.optimizer import optimizer_change
 from neusight.predictors.errors import NeusightError
 from neusight.predictors.formatting import milliseconds_text
-
-__all__ = [
-    "Judgement",
-    "NewStop",
-    "NewWait",
-    "judge",
-]
 
 
 class NewWait(NamedTuple):

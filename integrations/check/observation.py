@@ -42,15 +42,6 @@ if TYPE_CHECKING:
     from neusight.output.compiled import Compilation
     from neusight.predictors.measuring.calibration import Calibration
 
-__all__ = [
-    "Observation",
-    "Wait",
-    "code_at",
-    "observe",
-    "priced_again",
-    "tool",
-]
-
 #: Hex digits of the digests in a baseline: enough against chance, short enough to read.
 _DIGITS, _SIGNATURE_DIGITS = 16, 8
 #: Kernels that are named in an op's row.

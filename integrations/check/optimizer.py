@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from neusight.integrations.check.baseline import Case, OpRow
 from neusight.recording.recording import Entry, Mark, stepped_optimizer
 
-__all__ = ["optimizer_change", "optimizer_names"]
-
 #: What `torch.optim` launches with fused=True, and with foreach=True (the default on CUDA).
 _FUSED, _FOREACH = "aten::_fused_", "aten::_foreach_"
 
@@ -33,7 +31,7 @@ def optimizer_names(entries: Iterable[Entry]) -> str:
 
 
 def optimizer_change(before: Case, now: Case) -> str:
-    """In words; "" where nothing changed that can be told. Another learning rate is none."""
+    """In words; "" where nothing changed that is known. Another learning rate is none."""
     reported = []
     if before.optimizer != now.optimizer and before.optimizer and now.optimizer:
         reported.append(f"it was {before.optimizer} before")

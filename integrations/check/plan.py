@@ -22,12 +22,6 @@ from neusight.predictors.errors import OptionError
 from neusight.predictors.gpu import GPU, find_gpu
 from neusight.timeline.pricing import CALIBRATED_HOST
 
-__all__ = [
-    "CheckRequest",
-    "Plan",
-    "plans_of",
-]
-
 
 @dataclass(frozen=True)
 class CheckRequest:

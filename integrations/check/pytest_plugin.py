@@ -22,13 +22,6 @@ if TYPE_CHECKING:
     from neusight.integrations.check.figures.tolerance import Tolerance
     from neusight.session import forecast_on
 
-__all__ = [
-    "ForecastRegression",
-    "Forecaster",
-    "forecast",
-    "forecast_regression",
-]
-
 
 class _Limit(NamedTuple):
     """What a marker limits: `unit` is its argument, of which one is so many of `amount_unit`."""
@@ -353,7 +346,7 @@ class ForecastRegression:
     ) -> Forecast:
         """Judges a forecast, or that of `function(*args, **kwargs)` on the GPU `what`.
 
-        `name` tells several of one test apart; `tolerance` is as in [tool.neusight.tolerance].
+        `name` distinguishes several of one test; `tolerance` is as in [tool.neusight.tolerance].
         RegressionError says what got worse and where, BaselineError that there is no baseline.
         """
         __tracebackhide__ = True

@@ -14,13 +14,6 @@ from neusight.integrations.check.judgement import Judgement, judge
 from neusight.integrations.check.observation import Observation
 from neusight.integrations.program.options import STATED_OF_BATCH
 
-__all__ = [
-    "CaseResult",
-    "removed_result",
-    "result_of",
-    "updated",
-]
-
 Kind = Literal[
     "ok",
     "better",
@@ -84,7 +77,7 @@ def _other_settings(before: Case, now: Case) -> str:
         was, value = before.settings.get(name), now.settings.get(name)
         if name in STATED_OF_BATCH:  # judged of one, then
             continue
-        is_moved_file = name == "calibration" and was and value  # what is in it, the tool tells
+        is_moved_file = name == "calibration" and was and value  # what is in it, the tool says
         if was != value and not is_moved_file:
             return (
                 f"the baseline was made with {name} {was or '(not set)'}, this check uses "

@@ -13,13 +13,6 @@ from neusight.integrations.program.options import STATED, STATED_OF_BATCH, STATE
 from neusight.predictors.errors import OptionError
 from neusight.predictors.files import is_count, read_bytes, shown
 
-__all__ = [
-    "DEFAULT_BASELINE",
-    "CaseSettings",
-    "Settings",
-    "read_settings",
-]
-
 #: Where baselines are where nothing is said.
 DEFAULT_BASELINE = "neusight.json"
 

@@ -4,75 +4,88 @@ from __future__ import annotations
 
 import argparse
 import os
+from typing import Any
 
 from neusight.fake_cuda.distributed.rank import GPUS_PER_NODE, Rank, stated_rank
 from neusight.forecast import forecast_options
 from neusight.integrations.cli.launchers import Launched
 from neusight.integrations.program.guard.guarded_process import checked_keep_folder, is_guarded
 from neusight.integrations.program.options import (
+    DEFAULT_MAX_OPS,
+    DEFAULT_STEPS,
     DEFAULT_WAIT_S,
     STATED,
     ProgramOptions,
     read_ranks,
 )
 from neusight.predictors.registry import predictor_at
+from neusight.timeline.host import HOST_HELP
 
-__all__ = [
-    "add_file_arguments",
-    "add_predictor_arguments",
-    "add_rank_arguments",
-    "file_options",
-    "rank_options",
-    "stated_of_pricing",
-]
+#: Options that several commands have, by name, as argparse declares them.
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "--allow-writes": {"action": "store_true",
+        "help": "let the script write, move and remove your files"},
+    "--calibration": {"metavar": "FILE", "type": os.path.abspath,
+        "help": "calibration of the GPU and its host (`neusight calibrate`)"},
+    "--clock": {"choices": ("burst", "sustained"),
+        "help": "clocks of the GPU: sustained, those that its power limit allows a long load "
+        "(default), or burst, of its first milliseconds"},
+    "--gpu": {"action": "append", "metavar": "NAME",
+        "help": "target GPU, also several (`neusight gpus` lists all)"},
+    "--gpus-per-node": {"type": int, "metavar": "N",
+        "help": f"how many of them share a host (up to {GPUS_PER_NODE})"},
+    "--host": {"metavar": "NAME[,ghz=…]", "help": HOST_HELP},
+    "--json": {"metavar": "FILE", "help": "write all figures there"},
+    "--keep-writes": {"metavar": "DIR", "type": os.path.abspath,
+        "help": "collect there what the script writes: files that are new, and the copies that it "
+        "wrote instead of yours"},
+    "--max-ops": {"type": int, "default": DEFAULT_MAX_OPS, "metavar": "N",
+        "help": "end a loop that waits for an invented value after N ops"},
+    "--network-gbps": {"metavar": "G[xN]",
+        "help": "another network between hosts, one direction, 1e9 bytes per second: N cards of G "
+        "for each host"},
+    "--predictor": {"metavar": "NAME", "help": "who prices the kernels"},
+    "--price": {"action": "append", "default": [], "metavar": "GPU=PRICE,…",
+        "help": "price of a GPU an hour, for the cost of steps and tokens"},
+    "--rank": {"metavar": "K[,K…]|K..L|all-distinct",
+        "help": "which of them (0); several run side by side and exchange what they send each "
+        "other. all-distinct: all of up to 16, of more rank 0, those that it exchanges something "
+        "with, and the last; ranks that do the same are shown once"},
+    "--samples": {"type": int, "metavar": "N",
+        "help": "samples that enter a step of each rank, instead of those found in the program"},
+    "--steps": {"metavar": "N|all",
+        "help": f"steady steps until the script ends ({DEFAULT_STEPS})"},
+    "--tokens": {"type": int, "metavar": "N", "help": "the same for tokens"},
+    "--topology": {"metavar": "NAME|FILE.json",
+        "help": "how GPUs and hosts are joined (default: as in the GPU's reference system; "
+        "`neusight gpus --topologies` lists all)"},
+    "--torch": {"metavar": "VERSION",
+        "help": "price the kernels of that version of torch, as 2.4 (default: the installed one)"},
+    "--wait": {"type": float, "metavar": "S", "default": DEFAULT_WAIT_S,
+        "help": "seconds that one of several ranks waits for a key that no other sets "
+        f"({DEFAULT_WAIT_S:.0f})"},
+    "--world-size": {"type": int, "metavar": "N",
+        "help": "run it as one of N processes, each with a GPU of its own; a script behind "
+        "torchrun or accelerate launch says it there"},
+}  # fmt: skip
+
+#: What becomes of the files that a script writes.
+OF_FILES = ("--keep-writes", "--allow-writes")
+
+#: A script as one process of many, without how many there are.
+OF_RANKS = ("--gpus-per-node", "--topology", "--rank", "--wait", "--network-gbps")
 
 
-def add_file_arguments(command: argparse.ArgumentParser) -> None:
-    """The options of whoever runs a script: what becomes of the files that it writes."""
-    command.add_argument("--keep-writes", metavar="DIR", type=os.path.abspath,
-                         help="collect there what the script writes: files that are new, and the "
-                         "copies that it wrote instead of yours")  # fmt: skip
-    command.add_argument("--allow-writes", action="store_true",
-                         help="let the script write, move and remove your files")  # fmt: skip
-
-
-def add_predictor_arguments(command: argparse.ArgumentParser) -> None:
-    """Who prices the kernels, and at which clocks."""
-    command.add_argument("--predictor", metavar="NAME", help="who prices the kernels")
-    command.add_argument("--clock", choices=("burst", "sustained"),
-                         help="clocks of the GPU: sustained, those that its power limit allows a "
-                         "long load (default), or burst, of its first milliseconds")  # fmt: skip
+def add_options(command: argparse.ArgumentParser, *names: str, **changes: Any) -> None:
+    """Declares options that several commands have; `changes` are this command's own words."""
+    for name in names:
+        command.add_argument(name, **{**_OPTIONS[name], **changes})
 
 
 def stated_of_pricing(options: argparse.Namespace) -> dict[str, str | None]:
     """What a command line says of `STATED`, the predictor at its clock; OptionError."""
     stated: dict[str, str | None] = {name: getattr(options, name) for name in STATED}
     return {**stated, "predictor": predictor_at(options.clock, options.predictor)}
-
-
-def add_rank_arguments(command: argparse.ArgumentParser, *, takes_several: bool = False) -> None:
-    """The options of whoever runs a script as one process of many; `takes_several` leaves a list of
-    numbers of them as text."""
-    command.add_argument("--world-size", type=str if takes_several else int,
-                         metavar="N[,N…]" if takes_several else "N",
-                         help="run it as one of N processes, each with a GPU of its own; a script "
-                         "behind torchrun or accelerate launch says it there")  # fmt: skip
-    command.add_argument("--gpus-per-node", type=int, metavar="N",
-                         help=f"how many of them share a host (up to {GPUS_PER_NODE})")  # fmt: skip
-    command.add_argument("--topology", metavar="NAME|FILE.json",
-                         help="how GPUs and hosts are joined (default: as in the GPU's reference "
-                         "system; `neusight gpus --topologies` lists all)")  # fmt: skip
-    command.add_argument("--rank", metavar="K[,K…]|K..L|all-distinct",
-                         help="which of them (0); several run side by side and exchange what they "
-                         "send each other. all-distinct: all of up to 16, of more rank 0, those "
-                         "that it exchanges something with, and the last; ranks that do the same "
-                         "are shown once")  # fmt: skip
-    command.add_argument("--wait", type=float, metavar="S", default=DEFAULT_WAIT_S,
-                         help="seconds that one of several ranks waits for a key that no other "
-                         f"sets ({DEFAULT_WAIT_S:.0f})")  # fmt: skip
-    command.add_argument("--network-gbps", metavar="G[xN]",
-                         help="another network between hosts, one direction, 1e9 bytes per second: "
-                         "N cards of G for each host")  # fmt: skip
 
 
 def rank_options(options: argparse.Namespace, launched: Launched | None) -> Rank | None:

@@ -12,15 +12,6 @@ if TYPE_CHECKING:
     from neusight.advice.advice import Advice
     from neusight.forecast import Forecast
 
-__all__ = [
-    "report_problems",
-    "tried",
-    "write_chakra_traces",
-    "write_json",
-    "write_text",
-    "write_traces",
-]
-
 
 def tried(write: Callable[[], object], path: str) -> list[str]:
     """Writes; the problem in words where the file cannot be written."""

@@ -13,15 +13,6 @@ from pathlib import Path
 from neusight.integrations.cli.launchers import is_launcher
 from neusight.integrations.program.program import Program
 
-__all__ = [
-    "command_hint",
-    "missing_gpu_hint",
-    "missing_program_hint",
-    "no_cuda_hint",
-    "option_hint",
-    "script_problem",
-]
-
 #: The GPU of an example.
 _EXAMPLE_GPU = "H100"
 #: Values of an example, by the name that an option's help gives its value.
@@ -30,7 +21,7 @@ _EXAMPLES = {
 }  # fmt: skip
 _EXAMPLE_FILES = {"--html": "report.html", "--json": "out.json", "--save": "recording.json.gz"}
 
-#: Options by which scripts are told to use the GPU, and the value of each.
+#: Options that make scripts use the GPU, and the value of each.
 _DEVICE_OPTIONS = (
     ("--device", ("cuda",)),
     ("--accelerator", ("gpu",)),

@@ -11,8 +11,6 @@ from neusight.fake_cuda.distributed.rank import Rank
 from neusight.integrations.program.program import Program
 from neusight.predictors.errors import OptionError
 
-__all__ = ["Launched", "is_launcher", "launched"]
-
 
 @dataclass(frozen=True)
 class Launched:

@@ -50,8 +50,6 @@ from neusight.predictors.errors import (
 )
 from neusight.predictors.terminal_text import printable_text
 
-__all__ = ["main"]
-
 
 class Command(Protocol):
     """What a module of a command says of it."""

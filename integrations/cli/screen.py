@@ -22,8 +22,6 @@ from neusight.predictors.terminal_text import fitted, printable_text
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
 
-__all__ = ["Screen", "check_command", "coloured", "print_screen"]
-
 
 @dataclass(frozen=True)
 class Screen:

@@ -22,17 +22,6 @@ from neusight.predictors.formatting import milliseconds_text
 from neusight.predictors.gpu import GPU
 from neusight.predictors.terminal_text import printable
 
-__all__ = [
-    "FLAG_VALUES",
-    "Sweep",
-    "SweepPoint",
-    "parse_sweep",
-    "sweep_table",
-    "swept",
-    "unit_of",
-    "with_argument",
-]
-
 #: Raised when the form of the document changes.
 SCHEMA_VERSION = 1
 
@@ -176,7 +165,7 @@ def swept(
     quiet: bool = False,
 ) -> list[SweepPoint]:
     """A point for each value and GPU, in order. Each value runs in a process of its own, two at a
-    time where there are cores; unless `quiet`, standard error is told how many have ended.
+    time where there are cores; unless `quiet`, standard error shows how many have ended.
     """
     at_once = max(1, min(2, os.cpu_count() or 1))
     points: list[SweepPoint] = []

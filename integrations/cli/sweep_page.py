@@ -11,8 +11,6 @@ from neusight.integrations.report.curves import ChartCurve, chart
 from neusight.integrations.report.static_page import page_html
 from neusight.predictors.files import write_atomically
 
-__all__ = ["sweep_html", "write_sweep_page"]
-
 _GIB = 2**30
 
 

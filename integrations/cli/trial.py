@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from neusight.forecast import Forecast
     from neusight.integrations.program.forecasting import ProgramForecast
 
-__all__ = ["TRIALS", "Trial", "trial_json", "trial_lines", "tried_compiling", "with_trial"]
-
 #: What may be tried.
 TRIALS = ("compile",)
 
@@ -68,7 +66,7 @@ def _tried(first: ProgramForecast, eager: Forecast) -> Trial:
     return Trial(eager, there)
 
 
-# -- what is told ----------------------------------------------------------------------------------
+# -- what is shown ---------------------------------------------------------------------------------
 
 
 def trial_lines(trial: Trial) -> list[str]:

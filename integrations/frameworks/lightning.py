@@ -1,4 +1,4 @@
-"""A callback for Lightning that tells an open forecast where steps end."""
+"""A callback for Lightning that notifies an open forecast where steps end."""
 
 from __future__ import annotations
 

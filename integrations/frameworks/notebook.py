@@ -27,17 +27,6 @@ if TYPE_CHECKING:
     from neusight.forecast import Forecast
     from neusight.session import Session, SessionOptions
 
-__all__ = [
-    "NotebookCell",
-    "ShownForecast",
-    "asks_for_help",
-    "load_ipython_extension",
-    "open_cell",
-    "print_help",
-    "register_where_it_runs",
-    "unload_ipython_extension",
-]
-
 #: The name of the magic, and how a cell that it begins looks.
 MAGIC = "neusight"
 _BEGINS_CELL = re.compile(rf"%%{MAGIC}(?=\s|$)")
@@ -233,7 +222,7 @@ def print_help() -> None:
 
 
 def _session_options(options: argparse.Namespace, number: int) -> SessionOptions:
-    """As `neusight run` makes them, for a cell; what means nothing is told as there."""
+    """As `neusight run` makes them, for a cell; what means nothing is refused as there."""
     from neusight.integrations.program.options import STATED, ProgramOptions, stated_options
     from neusight.integrations.program.recorded import forecast_options_for
     from neusight.predictors.gpu import find_gpu

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from neusight.advice.advice import Advice
     from neusight.forecast import Forecast
 
-__all__ = ["trace_handler", "write_summary"]
-
-#: How our event files end, so that those of an earlier forecast can be told and replaced.
+#: How our event files end, so that those of an earlier forecast can be found and replaced.
 _SUFFIX = ".neusight"
 _NS_PER_MS = 1e6
 _GIB = 2**30

@@ -13,8 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["fix_pages"]
-
 _HERE = Path(__file__).parent
 #: In the plugin's page of traces, and the file that stands for it.
 _POLYFILL_ELSEWHERE = (

@@ -14,16 +14,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = [
-    "Calls",
-    "Meeting",
-    "calls_of",
-    "fix_ranks",
-    "set_steps",
-    "set_transfer_times",
-    "steps_of",
-]
-
 Event = dict[str, Any]
 
 #: What ranks must have in common to meet in a call: a group, or the two ends of a transfer.

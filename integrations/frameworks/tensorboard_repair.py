@@ -25,8 +25,6 @@ from tensorboard.plugins import base_plugin
 from neusight.integrations.frameworks.tensorboard_pages import fix_pages
 from neusight.integrations.frameworks.tensorboard_ranks import calls_of, fix_ranks, steps_of
 
-__all__ = ["Repair", "mapped_events", "repair"]
-
 Event = dict[str, Any]
 
 #: Categories of Kineto today, and what torch-tb-profiler calls them.

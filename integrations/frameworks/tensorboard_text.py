@@ -15,8 +15,6 @@ from neusight.predictors.terminal_text import printable
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
 
-__all__ = ["advice_to_show", "forecast_markdown"]
-
 #: What Markdown would take for its own, and what it leaves to HTML.
 _MARKS = re.compile(r"([\\`*_{}\[\]|#])")
 
@@ -31,7 +29,7 @@ def advice_to_show(forecast: Forecast) -> list[Advice]:
 def forecast_markdown(forecast: Forecast, advice: Sequence[Advice]) -> str:
     """The forecast as Markdown; `advice` is on its step.
 
-    A program that does not fit is told what would make it fit instead.
+    Of a program that does not fit it shows what would make it fit instead.
     """
     verdict, *_ = summary = forecast.summary().splitlines()
     parts = [f"### {_plain(verdict)}", *_changes(forecast, advice), *_rows_of(forecast)]

@@ -1,4 +1,4 @@
-"""A callback for Hugging Face's Trainer that tells an open forecast where steps end."""
+"""A callback for Hugging Face's Trainer that notifies an open forecast where steps end."""
 
 from __future__ import annotations
 

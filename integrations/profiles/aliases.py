@@ -9,16 +9,6 @@ from typing import NamedTuple
 from neusight.integrations.profiles.reading.profile import HostOp
 from neusight.predictors.kernel import KernelClass
 
-__all__ = [
-    "ALIASES_VERSION",
-    "ProblemSize",
-    "class_of_name",
-    "class_of_op",
-    "gradient_of",
-    "is_auxiliary",
-    "size_of",
-]
-
 #: Raised whenever an alias changes, so that two comparisons can be distinguished.
 ALIASES_VERSION = 2
 
@@ -87,7 +77,7 @@ _WEIGHT_GRADIENT = re.compile(r"backward_weight|wgrad|weight_gradient")
 
 
 class ProblemSize(NamedTuple):
-    """What tells problems of one class apart; `values` are () where no shapes were recorded."""
+    """What distinguishes problems of one class; `values` are () where no shapes were recorded."""
 
     kind: str
     values: tuple[int, ...]

@@ -25,8 +25,6 @@ from neusight.predictors.measuring.calibration import Calibration, Measurement
 from neusight.predictors.measuring.folder import Sample, read_measured, rehearsed_gpu
 from neusight.predictors.predictor import Predictor
 
-__all__ = ["Source", "calibrate"]
-
 #: What `calibrate` learns from: a trace or a folder (by path), a profile, measurements, or samples
 #: of `neusight measure`.
 Source = str | Path | Profile | Measurement | Sample

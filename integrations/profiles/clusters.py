@@ -16,8 +16,6 @@ from neusight.predictors.measuring.cluster import LevelFit, fitted_topology, hel
 from neusight.predictors.measuring.nccl_tests import NcclRun, read_nccl_output
 from neusight.predictors.terminal_text import printable_lines
 
-__all__ = ["MeasuredCluster", "calibrate_cluster"]
-
 
 class MeasuredCluster(NamedTuple):
     """A topology made of measurements, on which GPUs, and what each level and collective says."""

@@ -18,8 +18,6 @@ from neusight.timeline.host import (
     profiled_host_of,
 )
 
-__all__ = ["costs_of", "merged_costs", "scaled_costs"]
-
 #: Occurrences below which a median says nothing.
 _LEAST = 5
 

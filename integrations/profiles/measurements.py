@@ -32,19 +32,6 @@ from neusight.recording.recording import Mark, OpCall, Recording
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "RecordedCall",
-    "TraceMeasurements",
-    "call_of",
-    "events_by_op",
-    "frozen",
-    "kernels_of_calls",
-    "measurements_of",
-    "ops_of_calls",
-    "outermost_ops",
-    "reported_left_out",
-]
-
 _HOST_COPIES = ("HtoD", "DtoH")
 
 #: Operators that torch takes apart before a forecast (or a GPU) sees them.
@@ -307,7 +294,7 @@ def frozen(value: object, depth: int = 0) -> Any:
 
 
 def kernels_of_calls(calls: Sequence[RecordedCall], gpu: GPU) -> list[tuple[Kernel, ...] | str]:
-    """The kernels that each call launches on that GPU, or why they cannot be told."""
+    """The kernels that each call launches on that GPU, or why they are not known."""
     return [
         heard if isinstance(heard, str) else _kernels(call, heard)
         for call, heard in zip(calls, ops_of_calls(calls, gpu), strict=True)

@@ -39,18 +39,6 @@ from neusight.predictors.measuring.folder import (
 from neusight.predictors.measuring.probes import Probe, quick_sample, sample, sustained_sample
 from neusight.predictors.measuring.stopwatch import Refusal, quick_of
 
-__all__ = [
-    "MeasuringResult",
-    "Part",
-    "Worker",
-    "WorkerLost",
-    "WorkerProcess",
-    "WorkloadSetting",
-    "measure",
-    "read_settings",
-    "worker_command",
-]
-
 Part: TypeAlias = Literal["quick", "workloads", "kernels"]
 Request: TypeAlias = "dict[str, Any]"
 Reply: TypeAlias = "dict[str, Any]"
@@ -326,7 +314,7 @@ class _Run:
                 return
             except WorkerLost as error:
                 self._count_loss(error)
-                # With nothing begun the first one is to blame, or the next start tells.
+                # With nothing begun the first one is to blame, or the next start shows.
                 culprit = begun or next(iter(left))
                 self._refuse(Refusal(culprit, str(error)))
                 done = {text.partition(" part=")[0] for text, _, _ in self._samples}

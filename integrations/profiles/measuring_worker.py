@@ -23,7 +23,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from datetime import date
 from pathlib import Path
-from typing import Any, Protocol, TextIO, TypeAlias
+from typing import Any, TextIO, TypeAlias
 
 from neusight._version import __version__
 from neusight.predictors.errors import DataError, NeusightError
@@ -47,8 +47,6 @@ from neusight.predictors.measuring.stopwatch import (
     measured_probes,
 )
 
-__all__ = ["Bench", "RealBench", "Rehearsal", "Reply", "answers", "main", "serve"]
-
 Reply: TypeAlias = "dict[str, Any]"
 
 #: A GPU counts as busy above this utilization (percent), or this much memory in use.
@@ -61,32 +59,8 @@ _REHEARSED_STEPS = 4
 _CONDITIONS_MS = 200
 
 
-class Bench(Protocol):
-    """What measures: a real GPU, or a forecast of one."""
-
-    def environment(self) -> Environment:
-        """What is measured, and with what."""
-        ...
-
-    def num_gpus(self) -> int:
-        """GPUs that this process sees."""
-        ...
-
-    def busy(self) -> str:
-        """What else uses the GPU, in words; empty where nothing does."""
-        ...
-
-    def stopwatch(self) -> AbstractContextManager[Stopwatch]:
-        """A stopwatch for probes."""
-        ...
-
-    def describe(self, call: Call) -> tuple[Kernel, ...]:
-        """The kernels of one call, as forecasts describe them."""
-        ...
-
-    def workload(self, name: str, script: Path, arguments: list[str]) -> tuple[Workload, bytes]:
-        """A workload's figures and its gzipped trace."""
-        ...
+#: What measures: a real GPU, or a forecast of one.
+Bench: TypeAlias = "RealBench | Rehearsal"
 
 
 def main(rehearsed_gpu: str | None = None) -> int:

@@ -30,8 +30,6 @@ from neusight.predictors.measuring.folder import short_dtype
 from neusight.predictors.predictor import Predictor
 from neusight.predictors.training.dataset import Dataset, Group
 
-__all__ = ["ProfiledCall", "is_profiled", "profiled_dataset", "read_profiled", "totals_table"]
-
 #: What a table of profiled kernels must have; other columns are the reader's.
 _COLUMNS = (
     "gpu", "program", "op", "input_dims", "input_strides", "input_types", "concrete_inputs",

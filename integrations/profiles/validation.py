@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from neusight.forecast import Forecast
     from neusight.predictors.measuring.folder import Workload
 
-__all__ = ["OperatorError", "Totals", "Validation", "WorkloadScore", "validate"]
-
 #: Raised when a key of `Validation.to_json` changes its meaning or goes.
 SCHEMA_VERSION = 1
 

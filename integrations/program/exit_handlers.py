@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["ExitHandlers", "collecting_exit_handlers"]
-
 #: Seconds that threads get which a script left running when it was ended in its midst: they may
 #: wait for work that never comes.
 GRACE_SECONDS = 2.0
@@ -42,7 +40,7 @@ class ExitHandlers:
         self._unregister(function)
 
     def run(self) -> None:
-        """Calls them, last registered first; what one raises is told, as Python does, and the next
+        """Calls them, last registered first; what one raises is shown, as Python does, and the next
         one is called."""
         while self._handlers:
             function, args, kwargs = self._handlers.pop()

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from neusight.ops.user_ops import UserOps
     from neusight.predictors.gpu import GPU
 
-__all__ = ["ProgramForecast", "forecast_program"]
-
 
 @dataclass(frozen=True)
 class ProgramForecast:

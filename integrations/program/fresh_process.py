@@ -33,8 +33,6 @@ from neusight.interrupts import end_at_once, raises_from_here
 if TYPE_CHECKING:
     from neusight.predictors.gpu import GPU
 
-__all__ = ["FreshProcess", "main", "recorded_apart"]
-
 #: What the fresh process runs, with the folder of request and answer as its argument.
 _START = "from neusight.integrations.program.fresh_process import main; raise SystemExit(main())"
 

@@ -20,20 +20,6 @@ from neusight.predictors.physics.communication.system import system_of
 from neusight.predictors.registry import require_predictor
 from neusight.timeline.host import require_host
 
-__all__ = [
-    "ALL_DISTINCT",
-    "DEFAULT_MAX_OPS",
-    "DEFAULT_STEPS",
-    "DEFAULT_WAIT_S",
-    "STATED",
-    "STATED_OF_BATCH",
-    "STATED_OF_RANKS",
-    "ProgramOptions",
-    "checked_calibration",
-    "read_ranks",
-    "stated_options",
-]
-
 #: Steady steps after which a program is ended: enough for a median.
 DEFAULT_STEPS = 5
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from neusight.recording.recording import Recording
     from neusight.session import Session
 
-__all__ = ["PrintedRates", "rates_in"]
-
 #: Steps, the setup among them, after which a rate that is printed is one of steps.
 _FIRST_STEPS = 2
 

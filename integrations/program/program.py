@@ -9,8 +9,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Program", "digest_of_files", "own_files", "program_of"]
-
 #: Hex digits of a digest of files: enough against chance, short enough to read.
 _DIGITS = 16
 

@@ -1,4 +1,4 @@
-"""What running a program gave, as one process tells it another."""
+"""What running a program gave, as one process sends it to another."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from neusight.ops.user_ops import UserOps
     from neusight.predictors.gpu import GPU
     from neusight.recording.recording import Recording
-
-__all__ = ["Recorded", "forecast_options_for"]
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,6 @@ from neusight.predictors.errors import HangError, UnansweredRankError
 if TYPE_CHECKING:
     from neusight.session import Session
 
-__all__ = ["Outcome", "hide_gpus", "run_program"]
-
 #: Errors of ranks that wait, whose text says where each of them does.
 _NAMES_ITS_LINES = (HangError, UnansweredRankError)
 
@@ -129,7 +127,7 @@ def _run_inside(program: Program, session: Session, *, is_last: bool) -> None:
 
 
 def _end_at_once(undo: ExitStack) -> None:
-    """Ctrl-C again, and the script has still not ended: nothing is left behind, nothing told."""
+    """Ctrl-C again, and the script has still not ended: nothing is left behind, nothing said."""
     signal.signal(signal.SIGINT, end_at_once)
     try:
         undo.close()
@@ -179,7 +177,7 @@ def _outcome_of_exit(error: SystemExit) -> Outcome:
 
 
 def _failed(error: Exception) -> Outcome:
-    """Shows the script's own error; one of neusight goes on to who tells it apart."""
+    """Shows the script's own error; one of neusight is passed on."""
     if is_fault_of_neusight(error, _execute.__code__):
         raise error
     if is_debugging():

@@ -10,8 +10,6 @@ from typing import TextIO
 
 from neusight.integrations.program.progress.terminal import Terminal
 
-__all__ = ["flush_standard_streams", "settle_standard_streams"]
-
 #: Name under which Python knows how text is written where the encoding lacks a character.
 _PLAIN_WORDS = "neusight.plain_words"
 

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-__all__ = ["ChartCurve", "chart", "number_text"]
-
 _WIDTH, _HEIGHT = 540, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 12, 28, 44
 #: Points of a curve that are drawn at most.

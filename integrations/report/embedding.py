@@ -11,8 +11,6 @@ from neusight.predictors.formatting import bytes_text
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
 
-__all__ = ["notebook_html"]
-
 #: Height of the frame in pixels, until a reader pulls at its corner.
 _FRAME_HEIGHT = 620
 

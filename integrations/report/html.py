@@ -24,8 +24,6 @@ from neusight.predictors.errors import OptionError
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
 
-__all__ = ["html_report", "report_date", "write_html_report"]
-
 _STYLES = ("page.css",)
 _SCRIPTS = ("theme.js", "timeline.js", "table.js", "tree.js")
 #: A page is smaller: mail and notebooks carry it. What goes first is detail.

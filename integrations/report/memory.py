@@ -19,8 +19,6 @@ from neusight.recording.recording import Alloc, TensorSpec
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
 
-__all__ = ["MemoryReport", "limit_of"]
-
 _GIB, _MIB = 2**30, 2**20
 
 #: Less of a category is not shown.
@@ -77,7 +75,7 @@ class MemoryReport:
 
     @cached_property
     def advice(self) -> MemoryAdvice:
-        """What is told."""
+        """What would make it fit."""
         forecast = self.forecast
         return memory_advice(
             forecast.recording,

@@ -26,8 +26,6 @@ from neusight.timeline.steady import steady_step_of
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
 
-__all__ = ["section_of"]
-
 
 def section_of(
     forecast: Forecast, number: int, label: str, advice: Sequence[Advice], detail: Detail

@@ -16,15 +16,6 @@ from neusight.predictors.terminal_text import printable
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
 
-__all__ = [
-    "SideBySide",
-    "SideBySideRow",
-    "fits_cell",
-    "lay_side_by_side",
-    "parse_prices",
-    "text_table",
-]
-
 _US_PER_HOUR = 3600e6
 _US_PER_MS = 1e3
 _MILLION = 1e6

@@ -10,8 +10,6 @@ from importlib.resources import files
 
 from neusight._version import __version__
 
-__all__ = ["page_html"]
-
 _CHART_STYLE = """
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(420px, 1fr)); gap: 18px; }
 .chart { margin: 0; background: var(--panel); border-radius: 8px; padding: 12px 14px; }

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from neusight.predictors.errors import NeusightError
 from neusight.predictors.gpu import GPU
 
-__all__ = ["CannotBuild", "CaseProgram", "LeftOut", "Suite", "SuiteCase"]
-
 
 class CannotBuild(NeusightError):
     """A case's program cannot be built here; the text says what is missing."""

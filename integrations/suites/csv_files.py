@@ -9,8 +9,6 @@ from pathlib import Path
 
 from neusight.predictors.errors import DataError
 
-__all__ = ["Row", "number_in", "read_rows", "whole_in"]
-
 Row = dict[str, str]
 
 

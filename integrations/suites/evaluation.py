@@ -23,8 +23,6 @@ from neusight.predictors.training.evaluate import Score, score_dataset
 from neusight.predictors.training.reading import read_dataset
 from neusight.predictors.training.tables.files import found_table
 
-__all__ = ["SUITES", "SuiteReport", "evaluate_suite"]
-
 SUITES = ("paper", "published")
 
 #: The table of the paper's kernels.

@@ -14,8 +14,6 @@ from neusight.integrations.suites.csv_files import Row, number_in, read_rows, wh
 from neusight.predictors.errors import UnknownGPUError
 from neusight.predictors.gpu import find_gpu
 
-__all__ = ["FIGURES", "published_suite"]
-
 FIGURES = "e2e_published_dev.csv"
 
 _COLUMNS = ("case_id", "source", "gpu_key", "n_gpus", "model", "batch", "seq_or_res", "dtype",

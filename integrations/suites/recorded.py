@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from neusight.integrations.suites.programs.step import Step
     from neusight.recording.recording import Recording
 
-__all__ = ["record_program"]
-
 #: The modules of `programs` that a family is written in, for the names of what is kept; and the
 #: families that are built from the configurations beside the data.
 _WRITTEN_IN = {
@@ -54,7 +52,7 @@ def record_program(
         except RecordingError:
             path.unlink()
     ranks = range(program.num_ranks)
-    if program.split != "pp":  # ranks are alike: one of them tells
+    if program.split != "pp":  # ranks are alike: one of them suffices
         ranks = range(1)
     made = _together(tuple(_recording(program, gpu, data, rank) for rank in ranks), options)
     if path is not None:

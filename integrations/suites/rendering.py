@@ -15,8 +15,6 @@ from neusight.predictors.formatting import aligned
 from neusight.predictors.registry import DEFAULT_PREDICTOR
 from neusight.predictors.terminal_text import printable
 
-__all__ = ["csv_text", "left_out_lines", "markdown", "result_row", "text_table"]
-
 _FIGURES = ("bias", "in 80%", "nearer than the default")
 
 

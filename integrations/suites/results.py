@@ -12,8 +12,6 @@ from neusight.integrations.suites.recorded import record_program
 from neusight.predictors.errors import ForecastStateError, NeusightError
 from neusight.predictors.predictor import Predictor
 
-__all__ = ["PricedCase", "case_results"]
-
 
 @dataclass(frozen=True)
 class PricedCase:

@@ -11,8 +11,6 @@ from neusight.integrations.suites.results import PricedCase
 from neusight.predictors.registry import DEFAULT_PREDICTOR
 from neusight.predictors.training.evaluate import Score
 
-__all__ = ["ErrorRow", "ErrorTable", "kernel_table", "paper_tables", "published_tables"]
-
 #: What a GPU is marked with of which no predictor has seen kernels like these.
 HELD_OUT = " *"
 

@@ -42,9 +42,7 @@ from neusight.recording.recording import (
 from neusight.timeline.spans import KernelSpan
 from neusight.timeline.steady import kernels_of, steady_step_of
 
-__all__ = ["COMPILE", "SMALLEST_GAIN", "Advice", "advice_for", "advice_lines", "fitting_lines"]
-
-#: Changes that gain less of the step are not told: the forecast itself is no surer.
+#: Changes that gain less of the step are not shown: the forecast itself is no surer.
 SMALLEST_GAIN = 0.03
 #: Lines on the first screen.
 LINES_SHOWN = 3

@@ -19,8 +19,6 @@ from neusight.recording.recording import (
     StorageRef,
 )
 
-__all__ = ["Family", "families_of", "with_checkpoints"]
-
 
 class Family(NamedTuple):
     """Modules that a model repeats: `GPT2.blocks.*`."""

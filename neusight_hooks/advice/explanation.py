@@ -32,8 +32,6 @@ from neusight.predictors.training.dataset import Group
 from neusight.predictors.training.nearest import nearest_rows
 from neusight.timeline.spans import KernelSpan
 
-__all__ = ["NothingToExplainError", "explain_kernels", "read_rows"]
-
 #: Different kernels that are explained; the rest is counted.
 _MOST_SHOWN = 12
 

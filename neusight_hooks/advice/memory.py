@@ -23,12 +23,10 @@ from neusight.memory.placement import (
 from neusight.predictors.gpu import GPU
 from neusight.recording.recording import Alloc, Recording, TensorSpec
 
-__all__ = ["LargestBatch", "MemoryAdvice", "Remedy", "memory_advice", "shortened"]
-
 #: Share of the memory that a change must save to be worth telling.
 SMALLEST_SAVING = 0.02
 
-#: Share of the memory to which the smallest that suffices is told.
+#: Share of the memory to which the smallest that suffices is found.
 PRECISION = 0.005
 
 #: More than any GPU has, so that nothing is refused.

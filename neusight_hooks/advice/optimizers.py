@@ -21,18 +21,6 @@ from neusight.recording.recording import (
     stepped_optimizer,
 )
 
-__all__ = [
-    "IN_8BIT",
-    "has_foreach",
-    "is_of_optimizer",
-    "optimizer_of",
-    "with_8bit_states",
-    "with_foreach_off",
-    "with_fused_kernels",
-    "with_fused_optimizer",
-    "with_optimizer_steps",
-]
-
 #: bitsandbytes' 8-bit optimizers: one FP32 scale for so many elements, and no change to smaller
 #: tensors (bitsandbytes 0.46, optim/optimizer.py: blocksize 256, min_8bit_size 4096).
 _SCALED_ELEMENTS, _SMALLEST_8BIT = 256, 4096

@@ -22,8 +22,6 @@ from neusight.memory.placement import allocator_settings
 from neusight.ops.optimizer import FUSED_OPTIMIZERS
 from neusight.recording.recording import Alloc, Batch, Entry, Recording
 
-__all__ = ["Saving", "recorded_batch", "savings_of", "together", "with_batch"]
-
 RecordingChange = Callable[[Recording], Recording]
 
 

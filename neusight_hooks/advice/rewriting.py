@@ -7,8 +7,6 @@ from dataclasses import replace
 
 from neusight.recording.recording import Entry, Recording, Step
 
-__all__ = ["with_entries", "with_steps"]
-
 
 def with_steps(recording: Recording, change: Callable[[Step], Step]) -> Recording:
     """The recording with every step changed."""

@@ -1,4 +1,4 @@
-"""Which tensor an allocation is, as far as a recording tells."""
+"""Which tensor an allocation is, as far as a recording shows."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Mapping
 
 from neusight.predictors.kernel import DTYPE_BYTES
 from neusight.recording.recording import Alloc, OpCall, Recording, TensorSpec
-
-__all__ = ["parameter_shapes", "tensors_of"]
 
 
 def tensors_of(recording: Recording) -> dict[int, TensorSpec]:

@@ -32,24 +32,6 @@ from neusight.timeline.scheduler import Scheduler
 from neusight.timeline.spans import Timeline
 from neusight.timeline.steady import steady_step_of
 
-__all__ = [
-    "MATRIX_CLASSES",
-    "Entries",
-    "Scheduled",
-    "WhatIf",
-    "as_cuda_graphs",
-    "compiled",
-    "in_channels_last",
-    "odd_sizes",
-    "waits_by_source",
-    "with_float16",
-    "with_low_precision",
-    "with_padding",
-    "with_tf32",
-    "without_break",
-    "without_waits",
-]
-
 Entries = tuple[Entry, ...]
 
 #: Steps that are scheduled to reach the steady one: the first differs, the rest repeat.

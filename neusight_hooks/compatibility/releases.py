@@ -8,17 +8,6 @@ import sys
 
 from neusight.predictors.errors import UnsupportedTorchError
 
-__all__ = [
-    "CONTAINER_BUILD",
-    "CONTAINER_RUN",
-    "TESTED_TORCH",
-    "nearest_torch",
-    "python_problem",
-    "refuse_platform",
-    "refuse_torch",
-    "remedy_for_torch",
-]
-
 #: Newest patch of each release of torch that was tried (PLATFORMS.md), and the first Python that
 #: has wheels of it. Others must pass the self-check.
 TESTED_TORCH = {

@@ -30,16 +30,6 @@ from typing import Any
 from neusight.compatibility.releases import remedy_for_torch
 from neusight.predictors.errors import UnsupportedTorchError
 
-__all__ = [
-    "FEATURES",
-    "TorchInternal",
-    "error_of_missing_name",
-    "missing",
-    "require",
-    "require_module",
-    "table",
-]
-
 #: What needs a name, and what happens where it is missing.
 FEATURES = {
     "opening": "UnsupportedTorchError before a forecast begins",

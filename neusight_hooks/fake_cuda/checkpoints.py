@@ -13,8 +13,6 @@ from neusight.fake_cuda.import_hooks import when_imported
 from neusight.fake_cuda.patching import Patches
 from neusight.recording.tensor import ForecastTensor
 
-__all__ = ["install_checkpoints"]
-
 
 def install_checkpoints(patches: Patches) -> None:
     """Makes torch.load and safetensors work on forecast tensors."""

@@ -32,17 +32,6 @@ from neusight.predictors.errors import OptionError, SlowMachineError, Unsupporte
 from neusight.predictors.files import json_value, read_bytes, user_cache_folder, write_atomically
 from neusight.recording.dispatch.record_functions import CHECK_PROGRAM, is_known_header
 
-__all__ = [
-    "IS_CUDA_BUILD",
-    "SELF_CHECK_PASSED",
-    "build_key",
-    "cuda_core",
-    "enter_cuda_core",
-    "failure_apart",
-    "record_functions_failure",
-    "self_check",
-]
-
 #: Read before anything is patched: the facade answers torch.version.cuda for the target.
 IS_CUDA_BUILD = torch.version.cuda is not None
 

@@ -13,8 +13,6 @@ from typing import Any
 from neusight.compatibility.torch_internals import require_module
 from neusight.fake_cuda.patching import Patches
 
-__all__ = ["when_imported"]
-
 
 def when_imported(patches: Patches, name: str, patch: Callable[[Any], None]) -> None:
     """Calls `patch` with the module `name`: now if it is loaded, else when it gets loaded.

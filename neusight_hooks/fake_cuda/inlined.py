@@ -10,8 +10,6 @@ import torch
 
 from neusight.recording.tensor import ForecastTensor
 
-__all__ = ["is_tracers_tensor", "legacy_type_taker", "override_finder", "tensor_maker"]
-
 _FakeTensor = torch._subclasses.FakeTensor
 
 

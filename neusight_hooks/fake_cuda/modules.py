@@ -23,8 +23,6 @@ from neusight.recording.tensor import ForecastTensor
 if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
 
-__all__ = ["forget_forecast_state", "install_modules"]
-
 
 def install_modules(patches: Patches, recorder: Recorder) -> None:
     """Makes modules, optimizers and threads work on forecast tensors."""

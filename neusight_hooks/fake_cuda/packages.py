@@ -9,8 +9,6 @@ from typing import Any
 from neusight.fake_cuda.import_hooks import when_imported
 from neusight.fake_cuda.patching import Patches
 
-__all__ = ["CUDA_ONLY", "cuda_only_package", "install_packages"]
-
 #: Packages that install or import only where CUDA is.
 CUDA_ONLY = (
     "flash_attn",

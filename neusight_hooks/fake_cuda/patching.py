@@ -8,8 +8,6 @@ from contextlib import ExitStack, contextmanager
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple, cast
 
-__all__ = ["Patches"]
-
 _ABSENT = object()
 _ANSWERS = "_neusight_answers"
 #: Where what a module or a class is called begins, if it is torch's.

@@ -6,6 +6,8 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -65,97 +67,174 @@ if TYPE_CHECKING:
     from neusight.timeline.host import HostProfile
     from neusight.timeline.launches import Pricing
 
-__all__ = ["enter_fake_cuda", "fake_cuda"]
+
+@dataclass
+class Opening:
+    """What the installers below take: whose ops are recorded, for which GPU, and with what.
+
+    What the program does to files goes to `store`, without one where it says: to the user's own, or
+    in a process that `has_view` to its copy-on-write view. With `compiles_models` its models are
+    compiled, whatever it says. What it starts joins `processes`.
+    """
+
+    undo: ExitStack
+    recorder: Recorder
+    gpu: GPU
+    price: Pricing
+    host: HostProfile
+    on_query: Callable[[str, object], None]
+    virtual_time: bool = False
+    store: Store | None = None
+    has_view: bool = False
+    raise_out_of_memory: bool = False
+    compiles_models: bool = False
+    rank: Rank | None = None
+    link: Link | None = None
+    wait_s: float = DEFAULT_WAIT_S
+    processes: Processes | None = None
+    patches: Patches = field(default_factory=Patches)
+    wrappers: Wrappers = field(default_factory=Wrappers)
+
+    @cached_property
+    def clock(self) -> SimulatedClock:
+        """Forecast time, from where it is first asked for."""
+        return SimulatedClock(self.recorder, self.price, self.host)
+
+    def on_program_query(self, device_query: str, answer: object) -> None:
+        """Records a query of the program, not of Inductor: that has one of its own, `inductor`."""
+        if not self.recorder.mode.is_inside:
+            self.on_query(device_query, answer)
+
+    @cached_property
+    def on_tracked_query(self) -> Callable[[str, object], None]:
+        """Records a query, and keeps it with what is compiled by it."""
+        return self.wrappers.recording_queries(self.recorder.mode, self.on_query)
 
 
 @contextmanager
 def fake_cuda(recorder: Recorder, gpu: GPU, **settings: Any) -> Iterator[None]:
     """As `enter_fake_cuda`, for the time of a block."""
     with ExitStack() as undo:
-        enter_fake_cuda(undo, recorder, gpu, **settings)
+        enter_fake_cuda(Opening(undo, recorder, gpu, **settings))
         yield
 
 
-def enter_fake_cuda(
-    undo: ExitStack,
-    recorder: Recorder,
-    gpu: GPU,
-    *,
-    price: Pricing,
-    host: HostProfile,
-    on_query: Callable[[str, object], None],
-    virtual_time: bool = False,
-    store: Store | None = None,
-    has_view: bool = False,
-    raise_out_of_memory: bool = False,
-    compiles_models: bool = False,
-    rank: Rank | None = None,
-    link: Link | None = None,
-    wait_s: float = DEFAULT_WAIT_S,
-    processes: Processes | None = None,
-) -> None:
-    """From here on programs run on `gpu` without its being there, and `recorder` records what they
-    do; what they do to files goes to `store`, without one where they say: to the user's own, or in
-    a process that `has_view` to its copy-on-write view. With `compiles_models`
-    their models are compiled, whatever they say. What they start joins `processes`. `undo` ends it;
-    how to undo a change is recorded there before the change is made."""
-    clocks: list[SimulatedClock] = []
+def enter_fake_cuda(opening: Opening) -> None:
+    """From here on programs run on a GPU without its being there, and what they do is recorded.
+    `opening.undo` ends it; how to undo a change is recorded there before the change is made."""
+    for install in _INSTALLERS:
+        install(opening)
 
-    def clock() -> SimulatedClock:
-        if not clocks:
-            clocks.append(SimulatedClock(recorder, price, host))
-        return clocks[0]
 
-    recorder.handlers = HANDLERS
-    enter_cuda_core(undo)
-    undo.enter_context(quiet_fake_kernels())
-    patches = Patches()
-    undo.enter_context(patches.undo)
-    memory = SimulatedMemory(recorder, gpu, raises=raise_out_of_memory)
+def _install_core(on: Opening) -> None:
+    on.recorder.handlers.update(HANDLERS)
+    enter_cuda_core(on.undo)
+    on.undo.enter_context(quiet_fake_kernels())
+    on.undo.enter_context(on.patches.undo)
 
-    def on_program_query(device_query: str, answer: object) -> None:
-        if not recorder.mode.is_inside:  # else Inductor did, of which `inductor` is the question
-            on_query(device_query, answer)
 
-    install_cuda_module(patches, recorder, gpu, memory, on_program_query, clock)
-    install_native_names(patches, recorder, gpu, on_program_query)
-    install_accelerator(patches)
-    install_covariance(patches, recorder)
-    wrappers = Wrappers()
-    on_tracked_query = wrappers.recording_queries(recorder.mode, on_query)
-    install_overrides(patches, recorder, gpu, on_tracked_query)
-    install_packages(patches)
-    install_modules(patches, recorder)
-    _install_distributed(patches, recorder, rank, link, wait_s, virtual_time=virtual_time)
-    install_generators(patches, recorder)  # one for each GPU, whose number is known from here on
-    install_nested(patches, recorder)
-    install_user_kernels(patches, recorder)
-    _install_user_extensions(patches, recorder)
-    install_sent_tensors(patches)
-    renew_readings = install_nvml(patches, gpu, lambda: recorder.devices.count)
-    if processes is not None:
-        processes.before_start = renew_readings
-        if processes.process is None:  # else this one joined at its start
-            install_processes(patches, processes)
-    install_compiler(patches, recorder, gpu, on_tracked_query, wrappers)
-    if compiles_models:
-        install_trial(patches, recorder)
-    _install_overlay(patches, store)
-    if has_view and os.geteuid() != 0:
-        install_folder_renames(patches)
-    install_checkpoints(patches)
-    _set_only_lift_cpu_tensors(undo)
-    _raise_recursion_limit(undo)
-    undo.callback(torch.set_rng_state, torch.get_rng_state())
-    undo.enter_context(torch.autograd.set_multithreading_enabled(False))
-    load_lazy_modules_in(undo, lambda: _as_before(patches))
-    undo.callback(setattr, recorder.tape, "is_open", False)
+def _install_torch_cuda(on: Opening) -> None:
+    memory = SimulatedMemory(on.recorder, on.gpu, raises=on.raise_out_of_memory)
+    query = on.on_program_query
+    install_cuda_module(on.patches, on.recorder, on.gpu, memory, query, lambda: on.clock)
+    install_native_names(on.patches, on.recorder, on.gpu, query)
+    install_accelerator(on.patches)
+    install_covariance(on.patches, on.recorder)
+    install_overrides(on.patches, on.recorder, on.gpu, on.on_tracked_query)
+
+
+def _install_distributed(on: Opening) -> None:
+    """Process groups; where this torch lacks what they need, the first one that a program creates
+    is an UnsupportedTorchError, and programs on one GPU run as ever."""
+    if missing("distributed"):
+        if on.rank is not None:
+            require("distributed")
+        on.patches.set(torch.distributed, "init_process_group", _refuse_process_groups)
+        return
+    from neusight.fake_cuda.distributed.installation import install_distributed
+
+    install_distributed(
+        on.patches, on.recorder, on.rank, on.link, on.wait_s, virtual_time=on.virtual_time
+    )
+
+
+def _refuse_process_groups(*args: object, **kwargs: object) -> None:
+    require("distributed")
+
+
+def _install_user_extensions(on: Opening) -> None:
+    install_user_kernels(on.patches, on.recorder)
+    install_custom_ops(on.patches, on.recorder)
+    install_dlpack(on.patches)
+    install_gradients(on.patches)
+    install_numeric_checks(on.patches, on.recorder)
+    install_subclasses(on.patches)
+
+
+def _install_processes(on: Opening) -> None:
+    install_sent_tensors(on.patches)
+    renew_readings = install_nvml(on.patches, on.gpu, lambda: on.recorder.devices.count)
+    if on.processes is not None:
+        on.processes.before_start = renew_readings
+        if on.processes.process is None:  # else this one joined at its start
+            install_processes(on.patches, on.processes)
+
+
+def _install_compiling(on: Opening) -> None:
+    install_compiler(on.patches, on.recorder, on.gpu, on.on_tracked_query, on.wrappers)
+    if on.compiles_models:
+        install_trial(on.patches, on.recorder)
+
+
+def _install_overlay(on: Opening) -> None:
+    """Nothing of the user's changes from now on."""
+    if on.store is not None:
+        overlay = Overlay(on.store)
+        install_open_handles(on.patches, overlay)
+        install_files(on.patches, overlay)
+        install_writers(on.patches, overlay)
+        install_spawned(on.patches, overlay)
+    if on.has_view and os.geteuid() != 0:
+        install_folder_renames(on.patches)
+
+
+def _install_settings(on: Opening) -> None:
+    """What torch and Python set for themselves is so again afterwards."""
+    _set_only_lift_cpu_tensors(on.undo)
+    _raise_recursion_limit(on.undo)
+    on.undo.callback(torch.set_rng_state, torch.get_rng_state())
+    on.undo.enter_context(torch.autograd.set_multithreading_enabled(False))
+    load_lazy_modules_in(on.undo, lambda: _as_before(on.patches))
+
+
+def _start_recording(on: Opening) -> None:
+    recorder = on.recorder
+    on.undo.callback(setattr, recorder.tape, "is_open", False)
     recorder.tape.is_open = True
-    recorder.hooks.start(undo)
-    if virtual_time:
-        install_virtual_time(patches, recorder, clock())
-    _follow_operators(undo, recorder.operators)
-    undo.enter_context(RecordingMode(recorder))
+    recorder.hooks.start(on.undo)
+    if on.virtual_time:
+        install_virtual_time(on.patches, recorder, on.clock)
+    _follow_operators(on.undo, recorder.operators)
+    on.undo.enter_context(RecordingMode(recorder))
+
+
+#: In this order: each finds what those before it changed, and is undone before them.
+_INSTALLERS: tuple[Callable[[Opening], None], ...] = (
+    _install_core,
+    _install_torch_cuda,
+    lambda on: install_packages(on.patches),
+    lambda on: install_modules(on.patches, on.recorder),
+    _install_distributed,
+    lambda on: install_generators(on.patches, on.recorder),  # one for each GPU of the ranks
+    lambda on: install_nested(on.patches, on.recorder),
+    _install_user_extensions,
+    _install_processes,
+    _install_compiling,
+    _install_overlay,
+    lambda on: install_checkpoints(on.patches),
+    _install_settings,
+    _start_recording,
+)
 
 
 def _follow_operators(undo: ExitStack, operators: OperatorCalls) -> None:
@@ -170,50 +249,6 @@ def _as_before(patches: Patches) -> Iterator[None]:
     """Inside, code of torch is loaded as before the forecast, and what it runs is not recorded."""
     with patches.torch_as_it_was(), _disable_current_modes():
         yield
-
-
-def _install_distributed(
-    patches: Patches,
-    recorder: Recorder,
-    rank: Rank | None,
-    link: Link | None,
-    wait_s: float,
-    *,
-    virtual_time: bool,
-) -> None:
-    """Process groups; where this torch lacks what they need, the first one that a program creates
-    is an UnsupportedTorchError, and programs on one GPU run as ever."""
-    if missing("distributed"):
-        if rank is not None:
-            require("distributed")
-        patches.set(torch.distributed, "init_process_group", _refuse_process_groups)
-        return
-    from neusight.fake_cuda.distributed.installation import install_distributed
-
-    install_distributed(patches, recorder, rank, link, wait_s, virtual_time=virtual_time)
-
-
-def _refuse_process_groups(*args: object, **kwargs: object) -> None:
-    require("distributed")
-
-
-def _install_user_extensions(patches: Patches, recorder: Recorder) -> None:
-    install_custom_ops(patches, recorder)
-    install_dlpack(patches)
-    install_gradients(patches)
-    install_numeric_checks(patches, recorder)
-    install_subclasses(patches)
-
-
-def _install_overlay(patches: Patches, store: Store | None) -> None:
-    """Nothing of the user's changes from now on."""
-    if store is None:
-        return
-    overlay = Overlay(store)
-    install_open_handles(patches, overlay)
-    install_files(patches, overlay)
-    install_writers(patches, overlay)
-    install_spawned(patches, overlay)
 
 
 #: Frames of Python for each that a program has of its own. A module's call takes 5 of the

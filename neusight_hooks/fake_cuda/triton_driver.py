@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["TargetDriver"]
-
 #: Bytes that Triton's benchmark writes before each run, to empty the L2 (triton/testing.py).
 _EMPTYING_BYTES = 256 * 2**20
 

@@ -23,14 +23,6 @@ from neusight.recording.signature import spec_of
 if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
 
-__all__ = [
-    "LAUNCH_SCHEMA",
-    "UnbuiltKernel",
-    "UserKernel",
-    "install_user_kernels",
-    "record_launch",
-]
-
 #: A launch of a Triton kernel as an op, for graphs: torch.compile knows no other kernels where
 #: Triton is not installed. `order` are the names of its arguments, `names` the same in the order of
 #: those that are written, read, whole numbers, and others (as texts).

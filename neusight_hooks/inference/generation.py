@@ -13,8 +13,6 @@ from neusight.recording.recording import ModelInput
 from neusight.timeline.spans import InputSpan, Timeline
 from neusight.timeline.steady import steady_steps_of
 
-__all__ = ["DecodeCall", "Generation", "generation_of"]
-
 #: Calls of which every pair gives a slope: of more, calls at equal distances. Of fewer, one that
 #: is unlike the others may make it.
 _MOST_PAIRED = 128

@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from neusight.recording.recording import Alloc, Free, ModelInput, OpCall, Recording, replays
 
-__all__ = ["kv_bytes_per_token"]
-
 #: Ops that write a token's keys or values into a cache that was allocated before, and the name of
 #: what they write.
 _WRITES = {

@@ -9,8 +9,6 @@ from typing import Any
 from neusight.inference.generation import Generation
 from neusight.predictors.formatting import bytes_text, time_text
 
-__all__ = ["Phases", "phase_figures", "phase_lines", "phases_json"]
-
 _US_PER_S = 1e6
 #: A token later that takes this much longer is shown by itself.
 _LONGER = 0.005

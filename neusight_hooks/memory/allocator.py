@@ -8,15 +8,6 @@ from typing import Literal, NamedTuple
 
 from neusight.memory.allocator_settings import MIB, NUM_ROUNDUP_INTERVALS, AllocatorSettings
 
-__all__ = [
-    "FIRST_PRIVATE",
-    "Allocator",
-    "Block",
-    "Segment",
-    "SegmentChange",
-    "round_up",
-]
-
 # The constants of torch 2.13: c10/core/AllocatorConfig.h and c10/cuda/CUDACachingAllocator.cpp.
 #: Requests are rounded up to this.
 MIN_BLOCK_BYTES = 512

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-__all__ = ["MIB", "NUM_ROUNDUP_INTERVALS", "AllocatorSettings", "settings_of"]
-
 MIB = 2**20
 
 # The constants of torch 2.13: c10/core/AllocatorConfig.h.

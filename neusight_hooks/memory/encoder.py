@@ -6,8 +6,6 @@ from neusight.ops.products.encoder import SelfAttention, whole_lengths
 from neusight.predictors.kernel import DTYPE_BYTES
 from neusight.recording.recording import OpSignature, TensorSpec
 
-__all__ = ["encoder_temporaries"]
-
 
 def encoder_temporaries(signature: OpSignature) -> tuple[int, ...]:
     """Bytes that these ops hold at their peak beside what they return.

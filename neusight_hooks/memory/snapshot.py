@@ -22,15 +22,6 @@ from neusight.predictors.files import write_atomically
 from neusight.predictors.gpu import GPU
 from neusight.recording.recording import Recording
 
-__all__ = [
-    "HistoricPlacement",
-    "History",
-    "Snapshot",
-    "memory_snapshot",
-    "snapshot_of",
-    "write_memory_snapshot",
-]
-
 #: As torch.cuda.memory._snapshot() describes it: segments, device_traces and more.
 Snapshot = dict[str, Any]
 Frames = list[dict[str, Any]]

@@ -7,8 +7,6 @@ from typing import Literal, NamedTuple
 
 from neusight.recording.recording import OpCall, OpSignature, Recording, release_of
 
-__all__ = ["MemoryVerdict", "PeakRange", "Spread", "spread_of", "verdict_of_memory"]
-
 #: "close" is what lies within the spread: nobody should count on it either way. "unknown" is what
 #: was not recorded, as memory in most profiles.
 MemoryVerdict = Literal["fits", "close", "does not fit", "unknown"]
@@ -26,7 +24,7 @@ RESERVED_LESS, RESERVED_MORE = 0.01, 0.03
 CONTEXT_LESS = 0.25
 CONTEXT_MORE_BYTES = 350 * MIB
 #: Until torch 1.13 (CUDA 11.7, which loads kernels when they are called) all of them were loaded at
-#: once: transformers' page on training with one GPU tells 1343 MiB on a V100, 993 more than ours.
+#: once: transformers' page on training with one GPU states 1343 MiB on a V100, 993 more than ours.
 EAGER_CONTEXT_MORE_BYTES = 1000 * MIB
 _LOADS_LAZILY_SINCE = (1, 13)
 

@@ -10,8 +10,6 @@ from neusight.ops.products.gemm import unfit_operands
 from neusight.predictors.kernel import DTYPE_BYTES, Kernel, KernelClass
 from neusight.recording.recording import OpSignature, TensorSpec
 
-__all__ = ["operand_copies", "temporaries_of"]
-
 #: Bytes of an index, which the embedding's gradient sorts (int64).
 _INDEX_BYTES = 8
 #: Indices up to which the embedding's gradient needs no sorting

@@ -20,8 +20,6 @@ from neusight.recording.recording import (
     release_of,
 )
 
-__all__ = ["ENVIRONMENT", "HIPBLASLT_ARCHITECTURES", "Need", "Workspaces"]
-
 MIB = 2**20
 
 # -- products: aten/src/ATen/cuda/CublasHandlePool.cpp of torch 2.13

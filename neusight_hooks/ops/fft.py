@@ -15,9 +15,7 @@ from neusight.ops.operands import (
 )
 from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel, KernelClass
-from neusight.recording.recording import MathMode, OpSignature, TensorSpec
-
-__all__: list[str] = []
+from neusight.recording.recording import OpSignature, TensorSpec
 
 #: log2 of the longest transform that one cuFFT kernel does in shared memory (typical for fp32).
 _BITS_A_KERNEL = 12
@@ -28,12 +26,7 @@ _FLOPS_A_BUTTERFLY = 5
 
 @register_op("aten::_fft_c2c", "aten::_fft_r2c", "aten::_fft_c2r")
 def fourier_transform(
-    call: OpSignature,
-    math: MathMode,
-    *,
-    self: TensorSpec,
-    dim: tuple[int, ...] = (),
-    normalization: int = 0,
+    call: OpSignature, *, self: TensorSpec, dim: tuple[int, ...] = (), normalization: int = 0
 ) -> list[Kernel]:
     """A kernel a dimension (more for long ones), then the scaling; c2r copies its input first."""
     result = output(call)

@@ -11,10 +11,9 @@ from neusight.predictors.errors import RegistrationError
 from neusight.predictors.kernel import Kernel
 from neusight.recording.recording import Argument, OpSignature, TensorSpec
 
-__all__ = ["KINDS", "Formula", "Kind", "Parameter", "Parameters", "bound", "parameters_of"]
-
-#: What `register_op` registers: a pure function of shapes. It takes the call, the math mode and,
-#: as keyword-only parameters, those arguments of the op that it reads, by their names in torch.
+#: What `register_op` registers: a pure function of shapes. It takes the call, the math mode where
+#: its kernels depend on it and, as keyword-only parameters, those arguments of the op that it
+#: reads, by their names in torch.
 Formula = Callable[..., Iterable[Kernel]]
 
 Reader = Callable[[Argument], Argument]
@@ -41,6 +40,7 @@ class Parameters(NamedTuple):
     named: tuple[Parameter, ...] = ()
     takes_others: bool = False
     positional: tuple[str, ...] = ()
+    takes_math: bool = True
 
     @property
     def names_tensors(self) -> bool:
@@ -154,7 +154,10 @@ KINDS: dict[str, Kind] = {
     "Argument": Kind(frozenset(), _as_recorded),  # of any type, as it was recorded
 }
 
-_FORM = "write it as `def formula(call, math, *, x, y)`, with the names of the op's arguments"
+_FORM = (
+    "write it as `def formula(call, *, x, y)` or `def formula(call, math, *, x, y)`, with the "
+    "names of the op's arguments"
+)
 
 
 def parameters_of(formula: Formula) -> Parameters:
@@ -172,13 +175,14 @@ def parameters_of(formula: Formula) -> Parameters:
             takes_any = True
         elif parameter.default is parameter.empty or len(positional) < 2:
             positional.append(parameter.name)
-    if len(positional) > 2 or (len(positional) < 2 and not takes_any):
+    if len(positional) > 2 or not (positional or takes_any):
         raise RegistrationError(
-            f"{_name(formula)} takes the call, its math mode and, by keyword only, the op's "
-            f"arguments that it reads; it has the positional parameters "
+            f"{_name(formula)} takes the call, its math mode where it reads that and, by keyword "
+            f"only, the op's arguments that it reads; it has the positional parameters "
             f"{', '.join(positional) or 'none'}: {_FORM}."
         )
-    return Parameters(tuple(named), takes_others, tuple(positional))
+    takes_math = takes_any or len(positional) == 2
+    return Parameters(tuple(named), takes_others, tuple(positional), takes_math)
 
 
 def _kind_of(formula: Formula, parameter: inspect.Parameter) -> str:

@@ -13,8 +13,6 @@ from neusight.predictors.kernel import Kernel
 from neusight.recording.recording import MathMode, OpSignature
 from neusight.recording.signature import math_mode, signature_of
 
-__all__ = ["kernels_launched_by", "kernels_of_calls", "listening"]
-
 
 def kernels_launched_by(function: Callable[[], object]) -> tuple[tuple[Kernel, ...], list[str]]:
     """The kernels, as a forecast describes them, of one call on whatever device it runs on, and

@@ -8,8 +8,6 @@ from neusight.ops.operands import contiguous, copy_kernel, is_dense_channels_las
 from neusight.predictors.kernel import Kernel
 from neusight.recording.recording import Argument, OpSignature, TensorSpec
 
-__all__ = ["copied_operands", "copies_before", "with_copies"]
-
 #: Ops and the operands of which they call `.contiguous()` in their CUDA code, before any kernel
 #: (aten/src/ATen/native/cuda: layer_norm_kernel.cu, SoftMax.cu, NLLLoss.cu, Embedding.cu). A
 #: gradient is such an operand where it was expanded, as that of `y.sum()` is, or sliced.

@@ -7,36 +7,6 @@ from collections.abc import Iterable, Sequence
 from neusight.predictors.kernel import DTYPE_BYTES, Kernel, KernelClass, Layout, Variant
 from neusight.recording.recording import Argument, OpSignature, TensorSpec
 
-__all__ = [
-    "ceil_div",
-    "contiguous",
-    "copy_kernel",
-    "flags",
-    "gpu_tensors",
-    "is_dense",
-    "is_dense_channels_last",
-    "is_in_place",
-    "itemsize",
-    "kernel_name",
-    "layout_of",
-    "memcpy_d2h",
-    "memcpy_h2d",
-    "memory_kernel",
-    "new_tensor",
-    "num_bytes",
-    "op_names",
-    "output",
-    "per_dim",
-    "pointwise_kernel",
-    "product",
-    "read_tensors",
-    "same_storage_order",
-    "sum_kernel",
-    "vector",
-    "wrap_dim",
-    "written_tensors",
-]
-
 
 def op_names(text: str) -> tuple[str, ...]:
     """The names in a text, sorted."""

@@ -22,9 +22,7 @@ from neusight.ops.operands import (
 from neusight.ops.registry import register_op
 from neusight.ops.rows.reduction import reduce_kernel
 from neusight.predictors.kernel import Kernel, KernelClass
-from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
-
-__all__ = ["FOREACH", "FUSED_OPTIMIZERS", "FusedOptimizer", "launches"]
+from neusight.recording.recording import Argument, OpSignature, TensorSpec
 
 #: Elements that one thread block takes, and what one launch takes, by number of tensor lists
 #: (ATen/native/cuda/MultiTensorApply.cuh). Builds for CUDA 13 pass 32 KB of kernel arguments;
@@ -190,7 +188,7 @@ def _foreach_name(call: OpSignature) -> str:
 
 
 @register_op(*(f"aten::_foreach_{name}" for name in FOREACH))
-def foreach(call: OpSignature, math: MathMode) -> list[Kernel]:
+def foreach(call: OpSignature) -> list[Kernel]:
     """As few launches as hold all tensors; a kernel a tensor where the lists do not match."""
     lists = _lists(call)
     if not lists or not any(lists):
@@ -218,7 +216,7 @@ def _one_by_one(
 
 
 @register_op("aten::_foreach_zero")
-def foreach_zero(call: OpSignature, math: MathMode) -> list[Kernel]:
+def foreach_zero(call: OpSignature) -> list[Kernel]:
     """Zeros into all tensors."""
     targets = _lists(call)[0] if _lists(call) else ()
     if not targets:
@@ -230,11 +228,7 @@ def foreach_zero(call: OpSignature, math: MathMode) -> list[Kernel]:
 
 @register_op("aten::_foreach_copy", "aten::_foreach_clone")
 def foreach_copy(
-    call: OpSignature,
-    math: MathMode,
-    *,
-    self: tuple[TensorSpec, ...],
-    src: tuple[TensorSpec, ...] = (),
+    call: OpSignature, *, self: tuple[TensorSpec, ...], src: tuple[TensorSpec, ...] = ()
 ) -> list[Kernel]:
     """All copies at once, casts included; a copy a tensor where layouts or devices differ."""
     sources = src or self
@@ -248,7 +242,7 @@ def foreach_copy(
 
 
 @register_op("aten::_foreach_norm", "aten::_foreach_max", "aten::_foreach_powsum")
-def foreach_norm(call: OpSignature, math: MathMode) -> list[Kernel]:
+def foreach_norm(call: OpSignature) -> list[Kernel]:
     """Zeros, a norm a chunk, then a norm a tensor out of its chunks."""
     lists = _lists(call)
     sources = lists[0] if lists else ()
@@ -320,7 +314,6 @@ def _fused(
 @register_op("aten::_fused_adam", "aten::_fused_adamw", "apex::multi_tensor_adam")
 def fused_adam(
     call: OpSignature,
-    math: MathMode,
     *,
     self: tuple[TensorSpec, ...],
     grads: tuple[TensorSpec, ...],
@@ -336,39 +329,26 @@ def fused_adam(
     return _fused(name, self, grads, states, unscales=grad_scale is not None)
 
 
-@register_op("aten::_fused_sgd", "apex::multi_tensor_sgd")
-def fused_sgd(
+@register_op("aten::_fused_sgd", "aten::_fused_adagrad", "apex::multi_tensor_sgd")
+def fused_with_one_state(
     call: OpSignature,
-    math: MathMode,
     *,
     self: tuple[TensorSpec, ...],
     grads: tuple[TensorSpec, ...],
-    momentum_buffer_list: tuple[TensorSpec, ...],
+    momentum_buffer_list: tuple[TensorSpec, ...] = (),
+    state_sums: tuple[TensorSpec, ...] = (),
     grad_scale: TensorSpec | None = None,
     **others: Argument,
 ) -> list[Kernel]:
-    """Parameters, gradients and momentum in one pass."""
-    return _fused("SGD", self, grads, (momentum_buffer_list,), unscales=grad_scale is not None)
-
-
-@register_op("aten::_fused_adagrad")
-def fused_adagrad(
-    call: OpSignature,
-    math: MathMode,
-    *,
-    self: tuple[TensorSpec, ...],
-    grads: tuple[TensorSpec, ...],
-    state_sums: tuple[TensorSpec, ...],
-    grad_scale: TensorSpec | None = None,
-    **others: Argument,
-) -> list[Kernel]:
-    """Parameters, gradients and sums of squares in one pass."""
-    return _fused("Adagrad", self, grads, (state_sums,), unscales=grad_scale is not None)
+    """Parameters, gradients and momentum, or sums of squares, in one pass."""
+    name = "Adagrad" if "adagrad" in call.op else "SGD"
+    states = momentum_buffer_list or state_sums
+    return _fused(name, self, grads, (states,), unscales=grad_scale is not None)
 
 
 @register_op("aten::_amp_foreach_non_finite_check_and_unscale")
 def amp_unscale(
-    call: OpSignature, math: MathMode, *, self: tuple[TensorSpec, ...], **others: Argument
+    call: OpSignature, *, self: tuple[TensorSpec, ...], **others: Argument
 ) -> list[Kernel]:
     """GradScaler's pass over all gradients: unscaled in place, checked for infinities."""
     gradients = gpu_tensors(self)

@@ -39,7 +39,8 @@ class _Registered(NamedTuple):
         """What it says of the call, after the copies of operands that are made contiguous."""
         copied = copied_operands(signature)
         call = with_copies(signature, copied) if copied else signature
-        kernels = tuple(self.formula(call, math, **bound(self.parameters, call)))
+        given = (call, math) if self.parameters.takes_math else (call,)
+        kernels = tuple(self.formula(*given, **bound(self.parameters, call)))
         return copies_before(copied) + kernels if kernels else kernels
 
 
@@ -62,14 +63,15 @@ def register_op(*packets: object) -> Callable[[AnyFormula], AnyFormula]:
     ("aten::add.out") goes before it; a text that ends in "*" stands for all names that begin so
     and have no function of their own.
 
-    The function takes the call, the math mode and, after a `*`, the arguments of the op that it
-    reads, by the names that the op's schema gives them. Where torch is loaded and knows the op,
+    The function takes the call, the math mode if its kernels depend on it (TF32, cuDNN's search)
+    and, after a `*`, the arguments of the op that it reads, by the names that the op's schema gives
+    them. Where torch is loaded and knows the op,
     RegistrationError says which name or type is not in the schema and which tensor was forgotten.
 
     >>> from neusight.predictors.kernel import Kernel
     >>> from neusight.recording.recording import TensorSpec
     >>> @register_op("mylib::swish")
-    ... def swish(call, math, *, x: TensorSpec):
+    ... def swish(call, *, x: TensorSpec):
     ...     return [Kernel.elementwise("swish", x.numel, dtype=x.dtype)]
     >>> is_mapped("mylib::swish")
     True

@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 from neusight.ops.formula import KINDS, Parameter, Parameters
 
-__all__ = ["SchemaArgument", "Signature", "misfits", "signatures_of"]
-
 
 class SchemaArgument(NamedTuple):
     """An argument of an overload; `is_out` where it only takes a result."""

@@ -9,8 +9,6 @@ from neusight.ops.registry import Formula, formulas, map_op, register_op, unregi
 from neusight.predictors.kernel import Kernel
 from neusight.recording.recording import MathMode, OpCall, OpSignature, Recording
 
-__all__ = ["UserOps", "register_user_ops", "user_ops_of"]
-
 
 @dataclass(frozen=True)
 class UserOps:

@@ -24,20 +24,7 @@ from neusight.timeline.launches import compiled_call_ns
 from neusight.timeline.spans import KernelSpan, StepSpan, Timeline
 from neusight.timeline.steady import kernels_of, steady_step_of
 
-__all__ = [
-    "Break",
-    "Compilation",
-    "Recompile",
-    "breaks_of",
-    "compilation_of",
-    "compiled_json",
-    "compiled_lines",
-    "is_fused",
-    "recompiles_of",
-    "resumed_frames",
-]
-
-#: Breaks, and recompiles, that are told on the first screen.
+#: Breaks, and recompiles, that are shown on the first screen.
 _ROWS_SHOWN = 3
 #: The op by which compiled code allocates.
 _ALLOCATES = "inductor::empty_strided_cuda"

@@ -15,8 +15,6 @@ from neusight.recording.recording import Argument, TensorSpec
 from neusight.timeline.operators.tree import shown_positions, with_operators
 from neusight.timeline.spans import HostSpan, KernelSpan, StepSpan, Timeline
 
-__all__ = ["event_list"]
-
 _NS_PER_US = 1000.0
 _KINDS = ("op", "operator", "node", "annotation", "compiled", "launch", "event", "sync")
 _THREADS = {"main": 1, "autograd": 2}

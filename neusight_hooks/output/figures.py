@@ -22,16 +22,6 @@ from neusight.timeline.steady import (
     steady_steps_of,
 )
 
-__all__ = [
-    "Row",
-    "StepLatency",
-    "Verdict",
-    "coverage_of",
-    "mfu_of",
-    "step_latency_of",
-    "verdict_of",
-]
-
 #: Classes whose FLOPs count as the model's (MFU as in PaLM, arXiv 2204.02311, appendix B, but with
 #: the FLOPs that run, recomputation included).
 _MODEL_CLASSES = (KernelClass.GEMM, KernelClass.CONVOLUTION, KernelClass.ATTENTION)

@@ -20,8 +20,6 @@ from neusight.predictors.predictor import Estimate
 from neusight.timeline.launches import is_pinned_copy
 from neusight.timeline.spans import KernelSpan
 
-__all__ = ["kernel_display_name", "launched_name"]
-
 _CPP_TYPE = {
     "float32": "float",
     "float64": "double",

@@ -15,18 +15,6 @@ from neusight.recording.recording import Recording
 from neusight.timeline.spans import Timeline
 from neusight.timeline.steady import kernels_of, steady_step_of
 
-__all__ = [
-    "RUN_OPTION",
-    "RankRow",
-    "rank_lines",
-    "rank_row",
-    "ranks_json",
-    "ranks_run",
-    "run_as_text",
-    "run_text",
-    "slowest",
-]
-
 #: Name in `Recording.options`: the ranks that were run where nobody stated which, as a text.
 RUN_OPTION = "ranks_run"
 

@@ -10,8 +10,6 @@ from math import prod
 from neusight.recording.recording import RANK_OPTION, Entry, Mark, OpCall, Recording
 from neusight.timeline.ranks.similarity import connected, peers_of
 
-__all__ = ["Replicas", "replicas_of", "replicas_together"]
-
 #: What a recording keeps of its rank: "rank 0 of 16, 8 a node".
 _WORLD_SIZE = re.compile(r"^rank \d+ of (\d+)\b")
 #: What it keeps of a process group: "size=4 nodes=1 name=21 ranks=0..3".

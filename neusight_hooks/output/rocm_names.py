@@ -14,8 +14,6 @@ from neusight.predictors.kernel import (
 )
 from neusight.predictors.predictor import Estimate
 
-__all__ = ["hip_call", "miopen_op", "rocm_display_name"]
-
 _DEFAULT_TILE = (128, 128)
 #: Copies, where the host's side is always called so.
 _COPIES = {

@@ -23,17 +23,6 @@ from neusight.predictors.registry import clock_of
 from neusight.predictors.terminal_text import printable_lines
 from neusight.recording.recording import MEMORY_OPTION, RANK_OPTION, STEP_OPTION, Recording
 
-__all__ = [
-    "SCHEMA_VERSION",
-    "SummaryData",
-    "describe",
-    "headline",
-    "memory_verdict",
-    "to_dict",
-    "to_json",
-    "verdict_text",
-]
-
 #: Raised when a key of `to_json` changes its meaning or goes.
 SCHEMA_VERSION = 1
 
@@ -46,7 +35,7 @@ _STEP_WORDS = {"train": "training step", "eval": "inference step", "setup": "blo
 
 @dataclass(frozen=True)
 class SummaryData:
-    """What a forecast found, as far as it is told.
+    """What a forecast found, as far as it is shown.
 
     `unmapped` are ops without a mapping to kernels; `trace_path` where its trace was written;
     `compiled` what torch.compile made of it, if anything; `topology` the system that was stated,
@@ -417,7 +406,7 @@ def _all_ranks_json(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-#: Rows of what is alive at the peak that `to_json` tells.
+#: Rows of what is alive at the peak that `to_json` lists.
 _ALIVE_ROWS = 20
 
 

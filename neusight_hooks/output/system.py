@@ -10,8 +10,6 @@ from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import CollectiveSize, Kernel
 from neusight.predictors.physics.communication.system import system_of
 
-__all__ = ["network_text", "unstated_network"]
-
 
 def unstated_network(kernels: Iterable[Kernel], gpu: GPU) -> str:
     """The note on collectives between nodes whose network nobody stated; empty without any."""

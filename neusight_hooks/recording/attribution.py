@@ -12,8 +12,6 @@ from neusight.recording.call_stack import CallStack
 from neusight.recording.recording import MathMode, OpSignature, Phase
 from neusight.recording.tape import TapedOp
 
-__all__ = ["Attribution"]
-
 #: AccumulateGrad nodes carry the largest number there is; they belong to no forward op.
 _NO_SEQUENCE = 2**63
 

@@ -35,8 +35,6 @@ from neusight.recording.storages import StorageWatch
 from neusight.recording.tape import Tape
 from neusight.recording.tensor import ForecastMode
 
-__all__ = ["ProgramHooks"]
-
 #: What torch.compile puts between a module and what it wraps it in.
 _COMPILED = "._orig_mod"
 

@@ -36,7 +36,7 @@ from neusight.recording.recording import CompiledFrame, OpSignature
 from neusight.recording.repeats.calls import RepeatedCalls
 from neusight.recording.steps.cutter import StepCutter
 from neusight.recording.storages import StorageWatch
-from neusight.recording.tape import Tape, TapedOp
+from neusight.recording.tape import Listeners, Tape, TapedOp
 from neusight.recording.tensor import (
     ForecastMode,
     ForecastTensor,
@@ -48,8 +48,6 @@ from neusight.recording.values.known import MAX_KNOWN_ELEMENTS, KnownValues, may
 from neusight.recording.values.lazy import LazyParameters
 from neusight.recording.values.pinned import PinnedMemory
 from neusight.recording.values.values import Values
-
-__all__ = ["CpuHandler", "Handler", "Recorder", "RecordingMode"]
 
 aten = torch.ops.aten
 
@@ -93,6 +91,10 @@ class Recorder:
     ) -> None:
         self.warnings: list[str] = []
         self.current_stream = 0
+        #: Ops that are run by a function of their own: who has one adds it.
+        self.handlers: dict[Any, Handler] = {}
+        #: The same for tensors on the CPU, which hold data.
+        self.cpu_handlers: dict[Any, CpuHandler] = {}
         self.devices = Devices(device_count)
         self.mode = ForecastMode(self)
         self.tape = Tape(max_ops, stacks)
@@ -101,7 +103,7 @@ class Recorder:
         self.cutter = StepCutter(self.tape, self.attribution, self.storages, steady_steps)
         self.operators = OperatorCalls(self.tape, self.mode, lambda: bool(self.doing))
         # One step of each kind is enough for its operators.
-        self.cutter.on_step = lambda is_repeated: self.operators.follow(not is_repeated)
+        self.cutter.on_step.subscribe(lambda is_repeated: self.operators.follow(not is_repeated))
         self.inputs = StepInputs(self.tape, self.attribution, self.storages)
         self.fake_kernels = FakeKernels(self.mode, self.devices)
         self.pinned = PinnedMemory(self.mode)
@@ -109,7 +111,7 @@ class Recorder:
         self.invention = Invention()
         self.repeats = RepeatedCalls(
             self.mode, self.tape, self.attribution, self.storages, self.known, self.invention,
-            lambda: self.handlers, lambda: self.cutter.may_skip_calls,
+            self.handlers, lambda: self.cutter.may_skip_calls,
         )  # fmt: skip
         self.hooks = ProgramHooks(
             self.mode, self.tape, self.attribution, self.storages, self.cutter, self.inputs,
@@ -117,19 +119,15 @@ class Recorder:
         )  # fmt: skip
         self.lazy = LazyParameters(self.mode, self.known, self.fake_kernels)
         self.values = Values(self.mode, self.known, self.lazy, self.invention)
-        self.storages.on_death = self.known.forget
-        #: Ops that are run by a function of their own.
-        self.handlers: Mapping[Any, Handler] = {}
-        #: The same for tensors on the CPU, which hold data.
-        self.cpu_handlers: Mapping[Any, CpuHandler] = {}
+        self.storages.on_death.subscribe(self.known.forget)
         #: Called before each op on the GPU that no handler runs.
-        self.before_op: Callable[[Any, Sequence[Any], Mapping[str, Any]], None] | None = None
+        self.before_op = Listeners[[Any, Sequence[Any], Mapping[str, Any]]]()
         #: Called with the reason before the host waits for the GPU to read or copy.
-        self.on_wait: Callable[[str], None] | None = None
+        self.on_wait = Listeners[[str]]()
         #: Moves a nested tensor of the CPU (strided layout) to a device, as a dtype.
         self.move_nested: Callable[[torch.Tensor, Any, Any], Any] | None = None
         #: Called with the seconds of each virtual sleep of the program.
-        self.on_sleep: Callable[[float], None] | None = None
+        self.on_sleep = Listeners[[float]]()
         #: What the program set outside of torch, for `Recording.options`.
         self.options: dict[str, str] = {}
         #: What torch.compile compiled of the program, for `Recording.compiled`.
@@ -253,7 +251,7 @@ class Recorder:
         handler = self.handlers.get(func)
         if handler is not None:
             return handler(self, func, args, kwargs)
-        if self.before_op is not None:
+        if self.before_op.functions:
             self.before_op(func, args, kwargs)
         if func not in self._composites:
             self._composites[func] = _composite_of(func)
@@ -355,8 +353,7 @@ class Recorder:
 
     def wait(self, reason: str) -> None:
         """The host waits for the stream that is current."""
-        if self.on_wait is not None:
-            self.on_wait(reason)
+        self.on_wait(reason)
         self.tape.synchronize(reason, stream=self.current_stream)
 
     def _require_mapped(

@@ -11,48 +11,6 @@ from typing import Literal, NamedTuple, Union
 
 from neusight.predictors.kernel import DTYPE_BYTES
 
-__all__ = [
-    "COMPILED_CODE",
-    "FIRST_COMMUNICATION_STREAM",
-    "MEMORY_OPTION",
-    "NEWEST_TORCH",
-    "RANK_OPTION",
-    "STEP_OPTION",
-    "TRIAL_OPTION",
-    "UNSEEN",
-    "Alloc",
-    "Batch",
-    "BatchSource",
-    "CompiledFrame",
-    "EmptyCache",
-    "Entry",
-    "EventRecord",
-    "EventWait",
-    "Free",
-    "GraphBreak",
-    "HostWork",
-    "Mark",
-    "MarkKind",
-    "MathMode",
-    "ModelInput",
-    "OpCall",
-    "OpSignature",
-    "Operator",
-    "Phase",
-    "Recording",
-    "Replay",
-    "Step",
-    "StepKind",
-    "StorageKind",
-    "StorageRef",
-    "Synchronize",
-    "TensorSpec",
-    "release_of",
-    "replays",
-    "stepped_optimizer",
-    "tensors_of",
-]
-
 #: The name in `Recording.options` of which of many ranks was recorded, in words.
 RANK_OPTION = "rank"
 #: The name in `Recording.options` of what was taken for a step, in words.

@@ -51,14 +51,6 @@ from neusight.recording.recording import (
     release_of,
 )
 
-__all__ = [
-    "SCHEMA_VERSION",
-    "load_recording",
-    "load_recordings",
-    "recording_bytes",
-    "save_recording",
-]
-
 #: Raised when the form of the file changes.
 SCHEMA_VERSION = 2
 

@@ -15,8 +15,6 @@ from neusight.recording.recording import (
     release_of,
 )
 
-__all__ = ["math_mode", "signature_of", "spec_of"]
-
 
 def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype)[6:]

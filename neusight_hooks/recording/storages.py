@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,10 +10,8 @@ import torch
 from neusight.recording.attribution import Attribution
 from neusight.recording.call_stack import CallStack
 from neusight.recording.recording import Phase
-from neusight.recording.tape import Tape, TapedAlloc, TapedFree, TapedOp
+from neusight.recording.tape import Listeners, Tape, TapedAlloc, TapedFree, TapedOp
 from neusight.recording.tensor import ForecastTensor
-
-__all__ = ["StorageWatch"]
 
 
 class _StorageRef(weakref.ref):  # type: ignore[type-arg]
@@ -33,12 +30,12 @@ class StorageWatch:
     def __init__(self, tape: Tape, attribution: Attribution) -> None:
         #: Called with the bytes of each allocation, which it may refuse by an error; and before
         #: the first of all.
-        self.on_alloc: Callable[[int], None] | None = None
-        self.on_first_alloc: Callable[[], None] | None = None
+        self.on_alloc = Listeners[[int]]()
+        self.on_first_alloc = Listeners[[]]()
         #: Called where the storage behind this address has ended.
-        self.on_death: Callable[[int], None] = _ignore
+        self.on_death = Listeners[[int]]()
         #: Called with the number of a storage that turned out to be for this.
-        self.on_kind: Callable[[int, str], None] = _ignore
+        self.on_kind = Listeners[[int, str]]()
         #: The pool of CUDA graphs that allocations come from now; 0 is the one of all others.
         self.pool = 0
         #: Whether a captured CUDA graph runs: what it makes has its memory since it was captured.
@@ -137,7 +134,7 @@ class StorageWatch:
             self._in_graphs.add(key)
             self._watch(storage)
             return
-        if number == 0 and self.on_first_alloc is not None:
+        if number == 0:
             self.on_first_alloc()
         self._next = number + 1
         self._numbers[key] = number
@@ -146,8 +143,7 @@ class StorageWatch:
         num_bytes = storage.nbytes()
         alloc = TapedAlloc(number, num_bytes, module, op, phase, stack, self.pool)
         self._tape.entries.append(alloc)
-        if self.on_alloc is not None:
-            self.on_alloc(num_bytes)
+        self.on_alloc(num_bytes)
 
     def _watch(self, storage: Any) -> None:
         reference = _StorageRef(storage, self._died)
@@ -203,7 +199,3 @@ class StorageWatch:
     def forget_kind(self, number: int) -> None:
         """The storage has ended, and nobody asks for it any more."""
         self._kinds.pop(number, None)
-
-
-def _ignore(*ignored: object) -> None:
-    return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, cast
+from typing import ClassVar, Generic, ParamSpec, cast
 
 from neusight.recording.call_stack import CallStack, CallStacks, call_site
 from neusight.recording.recording import (
@@ -23,23 +23,7 @@ from neusight.recording.recording import (
     Synchronize,
 )
 
-__all__ = [
-    "CallToken",
-    "EnoughSteps",
-    "Follower",
-    "Launched",
-    "RepeatedCall",
-    "RunawayLoop",
-    "SingleEntry",
-    "Tape",
-    "TapeEntry",
-    "TapedAlloc",
-    "TapedCall",
-    "TapedCalls",
-    "TapedFree",
-    "TapedInput",
-    "TapedOp",
-]
+P = ParamSpec("P")
 
 _CPU_WORK = "cpu ops"
 
@@ -236,6 +220,41 @@ Follower = Callable[[Sequence[SingleEntry]], None]
 Launched = TapedOp | TapedInput | EventRecord | EventWait
 
 
+class Listeners(Generic[P]):
+    """The functions that are called at an event, in the order in which they subscribed.
+
+    >>> waits, reasons = Listeners[[str]](), []
+    >>> end = waits.subscribe(reasons.append)
+    >>> waits("item")
+    >>> end()
+    >>> waits("item")
+    >>> reasons
+    ['item']
+    """
+
+    __slots__ = ("functions",)
+
+    def __init__(self) -> None:
+        self.functions: tuple[Callable[P, object], ...] = ()
+
+    def subscribe(self, function: Callable[P, object]) -> Callable[[], None]:
+        """From now on it is called once at each event, until what is returned is called."""
+        if function not in self.functions:
+            self.functions = (*self.functions, function)
+
+        def unsubscribe() -> None:
+            self.functions = tuple(known for known in self.functions if known != function)
+
+        return unsubscribe
+
+    def __bool__(self) -> bool:
+        return bool(self.functions)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        for function in self.functions:
+            function(*args, **kwargs)
+
+
 class Tape:
     """What was recorded and belongs to no step yet.
 
@@ -253,7 +272,7 @@ class Tape:
         #: Operators that began and ended since the last entry.
         self.calls: list[CallToken | None] = []
         #: Called before an entry is written, to add to `calls` what ended.
-        self.before_entry: Callable[[], None] | None = None
+        self.before_entry = Listeners[[]]()
         #: Calls of compiled code that run, one in the other.
         self.num_compiled = 0
         self.gpu_ops = 0
@@ -273,7 +292,7 @@ class Tape:
 
     def add_op(self, op: TapedOp) -> None:
         """An op on the GPU; RunawayLoop where it is one too many."""
-        if self._cpu_pending or self.before_entry is not None:
+        if self._cpu_pending or self.before_entry.functions:
             self.flush()
         self.gpu_ops += 1
         self.entries.append(op)
@@ -297,7 +316,7 @@ class Tape:
         """A mark, wait or event, while the program is listened to."""
         if not self.is_open:
             return
-        if self._cpu_pending or self.before_entry is not None:
+        if self._cpu_pending or self.before_entry.functions:
             self.flush()
         self.entries.append(entry)
 
@@ -335,8 +354,7 @@ class Tape:
 
     def flush(self) -> None:
         """Writes down what is pending, before the entries are read."""
-        if self.before_entry is not None:
-            self.before_entry()
+        self.before_entry()
         if self._cpu_pending:
             self._write_cpu_work()
         if self.calls:

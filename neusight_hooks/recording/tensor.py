@@ -19,8 +19,6 @@ from neusight.predictors.errors import ForecastStateError
 if TYPE_CHECKING:
     import numpy
 
-__all__ = ["ForecastMode", "ForecastTensor", "TensorListener", "has_own_dispatch", "used_outside"]
-
 _PRIM_DEVICE = torch.ops.prim.device.default
 _plain_data: Any = torch.Tensor.data
 _make_subclass = torch.Tensor._make_subclass

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["CATALOGUE", "TAKE_WHAT_IS_THERE", "StubPackage"]
-
 
 class StubPackage(NamedTuple):
     """A package that others replace: the file in `stubs/packages` that holds them, the

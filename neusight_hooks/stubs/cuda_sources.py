@@ -18,8 +18,6 @@ from neusight.recording.call_stack import call_site
 if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
 
-__all__ = ["install_cuda_sources"]
-
 #: Endings of files that nvcc compiles.
 _CUDA_FILES = (".cu", ".cuh")
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from neusight.recording.recorder import Recorder
 
-__all__ = ["install_stubs"]
-
 #: Where the spec of a stub says that it comes from.
 _ORIGIN = "stub of neusight"
 

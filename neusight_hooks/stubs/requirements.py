@@ -10,8 +10,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-__all__ = ["is_optional", "lacks_what_is_imported"]
-
 #: Handlers of these take a failed import for a package that is not installed.
 _ABSENCE = ("ImportError", "ModuleNotFoundError", "Exception", "BaseException")
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
-
-__all__ = ["count_use", "counted", "differentiable", "make_op", "names", "used_functions"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -44,7 +43,7 @@ def differentiable(
 ) -> None:
     """Gives the op a backward pass: `saves` says of its inputs and its output which tensors are
     kept, `backward(saved, inputs, *gradients)` the gradient of each input. Of `inputs` only what is
-    no tensor is told, so that nothing else is kept alive."""
+    no tensor is passed, so that nothing else is kept alive."""
 
     def setup(ctx: Any, inputs: Sequence[Any], output: Any) -> None:
         ctx.save_for_backward(*saves(inputs, output))
@@ -76,6 +75,30 @@ def counted(package: str, label: str = "") -> Callable[[Callable[P, R]], Callabl
             return function(*args, **kwargs)
 
         return cast("Callable[P, R]", called)
+
+    return decorate
+
+
+def with_settings(settings: Callable[..., Any]) -> Callable[[Callable[..., R]], Callable[..., R]]:
+    """The function with the fields of a dataclass in place of its last parameter, as packages that
+    repeat the same settings in each of their functions have them."""
+
+    def decorate(function: Callable[..., R]) -> Callable[..., R]:
+        signature = inspect.signature(function)
+        *own, last = signature.parameters.values()
+        fields = inspect.signature(settings).parameters
+        num_own, name = len(own), last.name
+
+        @functools.wraps(function)
+        def called(*args: Any, **kwargs: Any) -> R:
+            stated = {key: value for key, value in kwargs.items() if key in fields}
+            others = {key: value for key, value in kwargs.items() if key not in fields}
+            others[name] = settings(*args[num_own:], **stated)
+            return function(*args[:num_own], **others)
+
+        parameters = [*own, *fields.values()]
+        called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return called
 
     return decorate
 

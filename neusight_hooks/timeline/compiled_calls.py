@@ -7,8 +7,6 @@ from neusight.timeline.host import HostProfile
 from neusight.timeline.host_lane import HostLane
 from neusight.timeline.launches import compiled_call_ns
 
-__all__ = ["CACHE_LOOKUP", "PROLOGUE", "begin_compiled", "end_compiled", "frame_of"]
-
 _REGION, _WITH_GRADIENTS, _BACKWARD = COMPILED_CODE
 
 #: What torch.profiler shows before the first kernel: Dynamo's guards (eval_frame_cpp.cpp) and

@@ -11,22 +11,6 @@ from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import KernelClass
 from neusight.recording.recording import FIRST_COMMUNICATION_STREAM, OpCall, TensorSpec
 
-__all__ = [
-    "CLOUD",
-    "HOSTS",
-    "HOST_HELP",
-    "OLDER",
-    "PLAIN",
-    "PROFILED",
-    "PROFILED_OLDER",
-    "HostProfile",
-    "dispatch_us",
-    "host_of",
-    "profiled_host_of",
-    "require_host",
-    "stated_host",
-]
-
 
 @dataclass(frozen=True)
 class HostProfile:

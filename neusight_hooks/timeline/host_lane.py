@@ -5,8 +5,6 @@ from __future__ import annotations
 from neusight.recording.recording import OpCall
 from neusight.timeline.spans import HostSpan, SpanKind, Thread
 
-__all__ = ["AUTOGRAD", "EVALUATE", "MAIN", "HostLane"]
-
 MAIN: Thread = "main"
 AUTOGRAD: Thread = "autograd"
 

@@ -17,20 +17,6 @@ from neusight.recording.recording import (
 )
 from neusight.timeline.host import HostProfile, dispatch_us
 
-__all__ = [
-    "DRIVER_LAUNCH",
-    "LOOP_KERNELS",
-    "LOOP_SHARE",
-    "Launch",
-    "OpPlan",
-    "OpPlans",
-    "Pricing",
-    "compiled_call_ns",
-    "graph_call_ns",
-    "is_pinned_copy",
-    "nanoseconds",
-]
-
 #: The kernels that an op launches, in order, with their estimates. It must answer equal calls
 #: equally; it is asked once for each (signature, math mode, phase).
 Pricing = Callable[[OpCall], tuple[tuple[Kernel, Estimate], ...]]

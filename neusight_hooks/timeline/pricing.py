@@ -28,16 +28,6 @@ from neusight.timeline.host import (
     HostProfile,
 )
 
-__all__ = [
-    "CALIBRATED_HOST",
-    "Pricer",
-    "calibrated",
-    "calibration_of",
-    "measured_host",
-    "read_calibration",
-    "uncalibrated",
-]
-
 #: Ends the name of a host whose costs were measured.
 CALIBRATED_HOST = ", calibrated"
 _PROFILED = (PROFILED.name, PROFILED_OLDER.name)

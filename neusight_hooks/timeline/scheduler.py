@@ -29,11 +29,6 @@ from neusight.timeline.launches import (
 from neusight.timeline.spans import KernelSpan, SpanKind
 from neusight.timeline.streams import Streams
 
-__all__ = [
-    "GRAPH_LAUNCH",
-    "Scheduler",
-]
-
 #: The runtime call that launches all kernels of a CUDA graph.
 GRAPH_LAUNCH = "cudaGraphLaunch"
 #: Waits that the program asks for itself; all others (item, copy, nonzero) happen inside an op.

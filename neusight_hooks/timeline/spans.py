@@ -9,8 +9,6 @@ from neusight.predictors.kernel import Kernel
 from neusight.predictors.predictor import Estimate
 from neusight.recording.recording import ModelInput, OpCall, Replay
 
-__all__ = ["HostSpan", "InputSpan", "KernelSpan", "SpanKind", "StepSpan", "Thread", "Timeline"]
-
 Thread = Literal["main", "autograd"]
 SpanKind = Literal[
     "op", "operator", "node", "module", "annotation", "compiled", "launch", "event", "sync", "work"

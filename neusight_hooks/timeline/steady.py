@@ -10,18 +10,6 @@ from neusight.predictors.kernel import KernelClass
 from neusight.recording.recording import Mark, StepKind
 from neusight.timeline.spans import KernelSpan, StepSpan, Timeline
 
-__all__ = [
-    "HOST_BOUND_IDLE_SHARE",
-    "OtherSteps",
-    "StepBound",
-    "bound_of",
-    "critical_path_of",
-    "kernels_of",
-    "other_steps_of",
-    "steady_step_of",
-    "steady_steps_of",
-]
-
 #: A step is host-bound when its GPU idles for more than this share because the host is late.
 HOST_BOUND_IDLE_SHARE = 0.25
 

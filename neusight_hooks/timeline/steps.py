@@ -14,8 +14,6 @@ from neusight.timeline.launches import Pricing
 from neusight.timeline.scheduler import Scheduler
 from neusight.timeline.spans import InputSpan, KernelSpan, StepSpan, Timeline
 
-__all__ = ["Passage", "StepEnd", "busy_times", "schedule"]
-
 
 class StepEnd(NamedTuple):
     """When a step's kernels had run, and what gaps lay between those that were queued."""

@@ -7,8 +7,6 @@ from collections import deque
 from neusight.timeline.host import HostProfile
 from neusight.timeline.launches import Launch, nanoseconds
 
-__all__ = ["LAUNCH_QUEUE_DEPTH", "Streams"]
-
 #: Launches that a stream holds before the next one blocks the host (CUDA's launch queue; the
 #: depth is not documented; 1024 is the commonly reported one).
 LAUNCH_QUEUE_DEPTH = 1024

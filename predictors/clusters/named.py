@@ -10,8 +10,6 @@ from functools import cache
 from neusight.predictors.clusters.topology import Level, Topology, read_topology
 from neusight.predictors.errors import OptionError, TopologyError
 
-__all__ = ["find_topology", "reference_by_name", "topologies", "with_cards"]
-
 
 def find_topology(name: str | Topology) -> Topology:
     """The topology of that name, in any case; of a file where `name` ends in .json.

@@ -10,8 +10,6 @@ from neusight.predictors.clusters.topology import Level, Topology
 from neusight.predictors.errors import TopologyError
 from neusight.predictors.kernel import CollectiveSize
 
-__all__ = ["GroupPlacement", "placement_of", "ranks_from", "require_joined"]
-
 
 class GroupPlacement(NamedTuple):
     """A group on a topology: the outermost level that it spans, and what lies below networks.

@@ -12,8 +12,6 @@ from typing import Any, Literal, get_args
 from neusight.predictors.errors import TopologyError
 from neusight.predictors.files import Fields, read_json_document, write_atomically
 
-__all__ = ["Curve", "Level", "LevelKind", "Topology", "read_topology"]
-
 #: "switch": all GPUs reach each other at the full rate of their links; "mesh": a link for each pair
 #: of GPUs; "pcie": through the host's bridges, or its memory; "network": network cards.
 LevelKind = Literal["switch", "mesh", "pcie", "network"]

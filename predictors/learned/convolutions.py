@@ -16,8 +16,6 @@ from neusight.predictors.physics.convolution import implicit_gemm, with_issue_of
 from neusight.predictors.physics.physical_time import PhysicalTime
 from neusight.predictors.physics.power import filled_in
 
-__all__ = ["CONVOLUTION_FEATURES", "HOPPER_FEATURES", "MIOPEN_FEATURES"]
-
 #: Spatial dimensions of a volume; images have a depth of one.
 _DIMENSIONS = 3
 

@@ -52,19 +52,6 @@ from neusight.predictors.physics.gemm import is_vector_product
 from neusight.predictors.physics.packed_weights import PACKED_ROWS
 from neusight.predictors.physics.physical_time import PhysicalTime
 
-__all__ = [
-    "FAMILIES",
-    "SIZE_CLASSES_US",
-    "UNSEEN",
-    "Adjustment",
-    "Trained",
-    "architecture_of",
-    "family_of",
-    "knowledge_of",
-    "network_text",
-    "shipped",
-]
-
 Floats = NDArray[np.float64]
 
 #: Ends the name of a family's network for GPUs that were not in training.

@@ -30,19 +30,6 @@ from neusight.predictors.physics.power import filled_in
 from neusight.predictors.physics.roofline import wire_bytes
 from neusight.predictors.physics.tile import Candidates
 
-__all__ = [
-    "ATTENTION_FEATURES",
-    "BLOCK_SCALED",
-    "BY_ROW",
-    "COLLECTIVE_FEATURES",
-    "FP32_GEMM_FEATURES",
-    "GEMM_FEATURES",
-    "QUANTISATION_FEATURES",
-    "ROW_FEATURES",
-    "Features",
-    "Floats",
-]
-
 Floats = NDArray[np.float64]
 
 #: What the columns of a family are computed from: kernels and their physics, as arrays.

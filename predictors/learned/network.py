@@ -21,17 +21,6 @@ from numpy.typing import NDArray
 from neusight.predictors.errors import WeightsError
 from neusight.predictors.files import Fields, json_value, read_bytes, shown, write_atomically
 
-__all__ = [
-    "SCHEMA_VERSION",
-    "SIZE_CLASSES",
-    "UNSEEN_ROWS",
-    "Network",
-    "exp_of",
-    "load_network",
-    "log_of",
-    "save_network",
-]
-
 Floats = NDArray[np.float64]
 
 #: Version of the .npz layout; a file of another one is refused.

@@ -33,8 +33,6 @@ from neusight.predictors.physics.power import filled_in
 from neusight.predictors.predictor import Estimate, Predictor
 from neusight.predictors.registry import find_predictor
 
-__all__ = ["fit_calibration"]
-
 Floats = NDArray[np.float64]
 
 #: Half an 80 % interval in standard deviations of a normal error.

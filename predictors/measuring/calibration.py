@@ -31,20 +31,6 @@ from neusight.predictors.physics.roofline import flop_roofline_us
 from neusight.predictors.predictor import Estimate, Predictor
 from neusight.predictors.terminal_text import printable_lines
 
-__all__ = [
-    "CONSTANTS",
-    "SCHEMA_VERSION",
-    "Calibrated",
-    "Calibration",
-    "ClassCorrection",
-    "HostCosts",
-    "Measurement",
-    "behaviour_of",
-    "moved",
-    "variant_of",
-    "with_constants",
-]
-
 #: Raised when the form of the file changes.
 SCHEMA_VERSION = 1
 _FORMAT = "neusight calibration"
@@ -101,7 +87,7 @@ class ClassCorrection:
     the half width of the 80 % interval as a share. `variant` "" stands for all variants that have
     no row of their own. The errors are means of |forecast / measured − 1|, each problem forecast by
     the others alone; where that showed no gain, `is_applied` is false and the factor 1: the row
-    tells the spread alone. Where the constants made the class worse, `keeps_constants` is false:
+    states the spread alone. Where the constants made the class worse, `keeps_constants` is false:
     it is priced without.
     """
 
@@ -400,7 +386,7 @@ def moved(gpu: GPU, constants: Mapping[str, float]) -> GPU:
 
 
 def variant_of(kernel: Kernel) -> str:
-    """What tells kernels of one class and dtype apart: layout, direction, phase or operation.
+    """What distinguishes kernels of one class and dtype: layout, direction, phase or operation.
 
     >>> variant_of(Kernel.gemm(8, 8, 8, batch=4, layout="nn"))
     'nn batched'

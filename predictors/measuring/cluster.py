@@ -18,8 +18,6 @@ from neusight.predictors.physics.communication.collective import physical_us
 from neusight.predictors.physics.communication.measured import measured_us
 from neusight.predictors.physics.communication.system import system_of
 
-__all__ = ["LevelFit", "fitted_topology", "held_out_error"]
-
 #: Rounds in which the share is fitted to the largest size and the latency to the smallest.
 _ROUNDS = 4
 

@@ -43,31 +43,6 @@ from neusight.predictors.kernel import (
 )
 from neusight.predictors.measuring.kernel_rows import kernel_from_row, row_of_kernel
 
-__all__ = [
-    "REHEARSAL_PREFIX",
-    "SCHEMA_VERSION",
-    "Environment",
-    "Measured",
-    "Quick",
-    "Sample",
-    "Workload",
-    "append_sample",
-    "compact",
-    "main_kernel",
-    "read_environment",
-    "read_measured",
-    "read_workload",
-    "rehearsed_gpu",
-    "sample_from_json",
-    "sample_to_json",
-    "short_dtype",
-    "table_of",
-    "write_environment",
-    "write_gpus",
-    "write_quick",
-    "write_workload",
-]
-
 #: Raised when the form of the files changes.
 SCHEMA_VERSION = 1
 

@@ -20,8 +20,6 @@ from neusight.predictors.kernel import (
     Variant,
 )
 
-__all__ = ["kernel_from_row", "row_of_kernel"]
-
 _SIZES: dict[KernelClass, type[Any]] = {
     KernelClass.GEMM: GemmSize,
     KernelClass.ATTENTION: AttentionSize,
@@ -145,7 +143,7 @@ def _size_from(kind: type[Any], size: Any) -> Size:
 
 
 def _num_parts(kind: type[Any]) -> int:
-    """How many parts of a size a row tells: which ranks of which program a group has, it does
+    """How many parts of a size a row states: which ranks of which program a group has, it does
     not."""
     return len(kind._fields) - len(kind._field_defaults)
 

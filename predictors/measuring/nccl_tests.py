@@ -12,8 +12,6 @@ from neusight.predictors.clusters.topology import Curve
 from neusight.predictors.errors import CalibrationError
 from neusight.predictors.files import read_bytes, shown
 
-__all__ = ["NcclRun", "is_nccl_output", "read_nccl_output"]
-
 #: Programs of nccl-tests, and what they run. Sizes are a rank's full buffer.
 _PROGRAMS = {
     "all_reduce": "all_reduce",
@@ -84,7 +82,7 @@ def read_nccl_output(path: str | Path) -> list[NcclRun]:
 
 
 def _parts(lines: Sequence[str]) -> Iterator[list[str]]:
-    """The lines of each run: from where it tells its threads to where the next does."""
+    """The lines of each run: from where it states its threads to where the next does."""
     part: list[str] = []
     for line in lines:
         if _BEGIN.match(line) and any(_is_row(other) for other in part):

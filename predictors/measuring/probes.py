@@ -101,7 +101,7 @@ def sample() -> list[Probe]:
 
 
 def quick_sample(*, num_gpus: int = 1) -> list[tuple[str, Probe]]:
-    """The probes that tell a GPU's constants, each with what it tells."""
+    """The probes that measure a GPU's constants, each with the constant."""
     gemms = [
         ("gemm", _probe("mm", dtype=dtype, layout="nt", batch=1, m=m, n=n, k=k))
         for (m, n, k) in ((8192, 8192, 8192), (4096, 4096, 4096), (8192, 4096, 4096))

@@ -22,18 +22,6 @@ from neusight.predictors.kernel import GemmSize, Kernel
 from neusight.predictors.measuring.folder import Quick, Sample
 from neusight.predictors.measuring.probes import Probe, needs_gpus, prepared
 
-__all__ = [
-    "Conditions",
-    "CudaStopwatch",
-    "Profiling",
-    "Refusal",
-    "Stopwatch",
-    "TimedLaunch",
-    "launches_of_trace",
-    "measured_probes",
-    "quick_of",
-]
-
 Call: TypeAlias = "Callable[[], object]"
 #: Says which kernels a call launches, as a forecast describes them.
 Describe: TypeAlias = "Callable[[Call], tuple[Kernel, ...]]"

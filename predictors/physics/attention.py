@@ -18,8 +18,6 @@ from neusight.predictors.physics.launch_geometry import geometry_of
 from neusight.predictors.physics.physical_time import PhysicalTime, smooth_maximum
 from neusight.predictors.physics.roofline import cold_share
 
-__all__ = ["attention_timing", "exponentials_per_clock", "visible_tile_pairs"]
-
 #: Rows of a query tile and of a key tile.
 TILE_Q = 128
 TILE_KV = 128

@@ -29,8 +29,6 @@ from neusight.predictors.physics.roofline import (
     is_winograd,
 )
 
-__all__ = ["convolution_timings", "implicit_gemm", "with_issue_of_convolutions"]
-
 #: Time of an implicit GEMM over that of a plain one: address arithmetic and halo loads. A prior.
 _IMPLICIT_FACTOR = 1.15
 

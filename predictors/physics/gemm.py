@@ -31,25 +31,6 @@ from neusight.predictors.physics.tile import (
     threads_of,
 )
 
-__all__ = [
-    "CONSTANTS",
-    "CONVOLUTION_CONSTANTS",
-    "HOPPER_TF32_SLOWDOWN",
-    "UNALIGNED_FACTOR",
-    "GemmConstants",
-    "GemmProblems",
-    "GemmTerms",
-    "bias_us",
-    "constants_of",
-    "gemm_terms",
-    "gemm_timings",
-    "is_unaligned",
-    "is_vector_product",
-    "price_gemms",
-    "problems_of",
-    "unaligned_us",
-]
-
 Floats = NDArray[np.float64]
 
 

@@ -15,14 +15,6 @@ from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import KernelClass
 from neusight.predictors.physics.tile import tile_shared_memory_bytes
 
-__all__ = [
-    "MOST_THREADS_PER_CTA",
-    "LaunchGeometry",
-    "ctas_per_sm",
-    "effective_waves",
-    "geometry_of",
-]
-
 Floats = NDArray[np.float64]
 
 #: Threads of a CTA at most, and CTAs that one SM holds at most, whatever they need (CUDA C++

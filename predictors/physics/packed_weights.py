@@ -15,8 +15,6 @@ from neusight.predictors.physics.physical_time import Bound, PhysicalTime, smoot
 from neusight.predictors.physics.power import filled_in
 from neusight.predictors.physics.roofline import flop_roofline_us
 
-__all__ = ["PACKED_ROWS", "SPREAD", "packed_timing"]
-
 #: Rows of the activations that share one unpacked weight, by variant: Marlin's and CUTLASS's tiles,
 #: tinygemm's (kM of ATen/native/cuda/int4mm.cu), and kernels that compute each row alone.
 PACKED_ROWS: dict[str, int] = {"packed_tiles": 64, "packed_16_rows": 16, "packed_rows": 1}

@@ -6,8 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["SHORTEST_US", "Bound", "PhysicalTime", "smooth_maximum", "whole_nanoseconds"]
-
 Bound = Literal["compute", "memory", "launch", "communication"]
 
 #: Shortest duration given, µs: a nanosecond, so that no kernel is free.

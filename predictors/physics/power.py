@@ -16,8 +16,6 @@ from typing import NamedTuple
 
 from neusight.predictors.gpu import GPU
 
-__all__ = ["Silicon", "filled_in", "limited_share", "silicon_of"]
-
 
 class Silicon(NamedTuple):
     """What a FLOP costs on an architecture."""
@@ -89,7 +87,7 @@ _STEPS = 40
 
 
 def silicon_of(gpu: GPU) -> Silicon | None:
-    """What a FLOP costs on that GPU; None where no data tells (AMD before CDNA 3).
+    """What a FLOP costs on that GPU; None where no data say (AMD before CDNA 3).
 
     >>> from neusight.predictors.gpu import find_gpu
     >>> silicon_of(find_gpu("L4")) == silicon_of(find_gpu("L40S"))

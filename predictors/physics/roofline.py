@@ -13,25 +13,8 @@ from neusight.predictors.kernel import (
     KernelClass,
 )
 
-__all__ = [
-    "WINOGRAD_SAVING",
-    "cold_share",
-    "flop_roofline_us",
-    "instructions_per_second",
-    "is_winograd",
-    "memory_roofline_us",
-    "roofline_us",
-    "sent_bytes",
-    "switches_add_up",
-    "wire_bytes",
-]
-
 #: Classes whose arithmetic runs on matrix units where the GPU has them.
 MATRIX_CLASSES = frozenset({KernelClass.GEMM, KernelClass.CONVOLUTION, KernelClass.ATTENTION})
-
-#: Multiplications of a direct 3 x 3 convolution over those of Winograd's F(2x2, 3x3)
-#: (Lavin and Gray 2015, arXiv 1509.09308, section 4.1).
-WINOGRAD_SAVING = 2.25
 
 #: Share of each rank's buffer that crosses its link, by collective, as (numerator of n, constant):
 #: ring algorithms (Thakur et al. 2005, "Optimization of Collective Communication Operations in

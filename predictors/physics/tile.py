@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from neusight.predictors.gpu import GPU
 
-__all__ = ["SPLITS", "TILES", "Candidates", "candidates", "threads_of", "tile_shared_memory_bytes"]
-
 Floats = NDArray[np.float64]
 
 #: CTA tiles (m, n) seen in the names of cuBLAS, CUTLASS and rocBLAS kernels.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from neusight.predictors.kernel import GemmSize, Kernel, KernelClass, RowsSize
 
-__all__ = ["class_of"]
-
 
 def class_of(kernel: Kernel) -> str | None:
     """NeuSight's class of a kernel (arXiv 2407.13853), None where it has none.

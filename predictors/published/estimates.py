@@ -8,8 +8,6 @@ from neusight.predictors.physics.physical_time import Bound, whole_nanoseconds
 from neusight.predictors.physics.roofline import flop_roofline_us, memory_roofline_us
 from neusight.predictors.predictor import Estimate, Origin
 
-__all__ = ["estimate_of"]
-
 
 def estimate_of(
     kernel: Kernel,

@@ -34,8 +34,6 @@ from neusight.predictors.published.network_files import NetworkFile, load_networ
 from neusight.predictors.published.wave_scaling import LaunchSize, wave_scaled_us
 from neusight.predictors.registry import register_predictor
 
-__all__ = ["Habitat", "MeasuredLaunch", "features_of", "operation_of"]
-
 Floats = NDArray[np.float64]
 
 #: Half width of the interval of perceptrons and of bytes over bandwidth: the method's error on GPUs

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["GRID", "MOST_WEIGHT", "IntegerNetwork", "quantized"]
-
 Floats = NDArray[np.float64]
 
 #: Steps of the grid of values between layers, per unit: finer than float16 below 2.

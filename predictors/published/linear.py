@@ -27,16 +27,6 @@ from neusight.predictors.published.classes import class_of
 from neusight.predictors.published.estimates import estimate_of
 from neusight.predictors.registry import register_predictor
 
-__all__ = [
-    "FlopLine",
-    "Linear",
-    "LinearClass",
-    "fitted_line",
-    "linear_class_of",
-    "load_linear",
-    "save_linear",
-]
-
 Floats = NDArray[np.float64]
 
 #: Version of the file's layout; a file of another one is refused.

@@ -17,8 +17,6 @@ from neusight.predictors.errors import WeightsError
 from neusight.predictors.files import read_bytes, write_atomically
 from neusight.predictors.published.integer_network import IntegerNetwork
 
-__all__ = ["NetworkFile", "load_networks", "save_network_file"]
-
 #: Version of the layout; a file of another one is refused.
 SCHEMA_VERSION = 1
 

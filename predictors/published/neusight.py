@@ -36,18 +36,6 @@ from neusight.predictors.published.estimates import estimate_of
 from neusight.predictors.published.trained_class import TrainedClass, load_classes
 from neusight.predictors.registry import register_predictor
 
-__all__ = [
-    "FEATURES",
-    "LEAST_UTILIZATION",
-    "NeuSight",
-    "Tiling",
-    "features_of",
-    "ideal_us",
-    "shape_of",
-    "tilings",
-    "utilization",
-]
-
 Floats = NDArray[np.float64]
 
 #: What a network sees of a kernel, as natural logarithms: what a tile asks of an SM over what the

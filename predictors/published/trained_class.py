@@ -20,8 +20,6 @@ from neusight.predictors.published.network_files import (
     save_network_file,
 )
 
-__all__ = ["TileTable", "TrainedClass", "load_classes", "save_class"]
-
 Floats = NDArray[np.float64]
 
 #: Shapes looked up at once.

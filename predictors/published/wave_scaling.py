@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from neusight.predictors.gpu import GPU
 
-__all__ = ["LaunchSize", "memory_share", "wave_scaled_us", "wave_size"]
-
 #: CTAs that an SM holds at most, by compute capability (CUDA C++ Programming Guide, table of
 #: technical specifications per compute capability); others hold as many as the newest.
 _CTAS_PER_SM = {

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import Kernel
 
-__all__ = ["Bools", "Dataset", "Floats", "Group", "Launches", "is_held_out"]
-
 Floats = NDArray[np.float64]
 
 Bools = NDArray[np.bool_]

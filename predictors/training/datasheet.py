@@ -17,8 +17,6 @@ from neusight.predictors.files import read_bytes, shown
 from neusight.predictors.gpu import GPU, find_gpu, gpus
 from neusight.predictors.physics.power import filled_in
 
-__all__ = ["KnownGPUs", "gpu_of_row", "prior_constants", "read_gpu_rows"]
-
 
 def read_gpu_rows(path: Path) -> dict[str, dict[str, str]]:
     """The rows of a gpus.csv by the name of the GPU; DataError where it cannot be read."""

@@ -21,21 +21,6 @@ from neusight.predictors.tiled import Tiled
 from neusight.predictors.training.dataset import Dataset, Group, is_held_out
 from neusight.predictors.training.reading import read_dataset
 
-__all__ = [
-    "ABOVE_FLOOR",
-    "SIZE_NAMES",
-    "Report",
-    "Score",
-    "in_regime",
-    "is_calibration",
-    "label_overhead",
-    "priced",
-    "score_dataset",
-    "score_folder",
-    "scores_of",
-    "table_of",
-]
-
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 

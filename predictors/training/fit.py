@@ -39,16 +39,6 @@ from neusight.predictors.training.tables.files import data_hash
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "Recipe",
-    "Rows",
-    "collect",
-    "commit",
-    "fit_folders",
-    "train",
-    "with_prior_constants",
-]
-
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 

@@ -22,8 +22,6 @@ from neusight.predictors.measuring.folder import (
 from neusight.predictors.training.dataset import Dataset, Group
 from neusight.predictors.training.datasheet import gpu_of_row, read_gpu_rows
 
-__all__ = ["measured_dataset"]
-
 
 def measured_dataset(folder: Path, *, tables: Sequence[str] | None = None) -> Dataset:
     """All samples of a folder, of these tables or all; what was launched is what was described.
@@ -63,7 +61,7 @@ def measured_dataset(folder: Path, *, tables: Sequence[str] | None = None) -> Da
 
 
 def _operation(sample: Sample) -> str:
-    """What was run, by what tells kernels of one class apart: layout, pass, library."""
+    """What was run, by what distinguishes kernels of one class: layout, pass, library."""
     words = dict(part.partition("=")[::2] for part in sample.probe.split()[1:])
     reported = ("layout", "backend", "direction", "implementation", "memory_format")
     parts = [sample.op, *(words[name] for name in reported if name in words)]

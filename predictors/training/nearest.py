@@ -16,8 +16,6 @@ from neusight.predictors.kernel import (
 )
 from neusight.predictors.training.dataset import Group
 
-__all__ = ["NearRow", "nearest_rows"]
-
 #: What another dtype, layout or name counts, in factors of two of a size.
 _OTHER_DTYPE = 2.0
 _OTHER_LAYOUT = 1.0

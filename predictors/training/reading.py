@@ -15,8 +15,6 @@ from neusight.predictors.training.tables.files import Table, found_table, read_t
 from neusight.predictors.training.tables.fp32 import FP32_TABLES
 from neusight.predictors.training.tables.modern import MODERN_TABLES
 
-__all__ = ["TABLES", "read_dataset"]
-
 TABLES: dict[str, Table] = {**MODERN_TABLES, **FP32_TABLES, **CONVOLUTION_TABLES}
 
 

@@ -47,8 +47,6 @@ from neusight.predictors.training.fit import RECIPES, Rows, collect, commit, tra
 from neusight.predictors.training.reading import TABLES, read_dataset
 from neusight.predictors.training.tables.files import data_hash, disagreement
 
-__all__ = ["Line", "csv_text", "main", "measure"]
-
 #: Rows of a group that a leave-out score is taken on, evenly spread.
 _MOST_ROWS = 4000
 

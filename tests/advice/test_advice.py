@@ -41,7 +41,7 @@ def kinds(advice: Sequence[Advice]) -> list[str]:
     return [item.kind for item in advice]
 
 
-def test_a_host_bound_loop_is_told_of_graphs_and_of_its_waits() -> None:
+def test_a_host_bound_loop_gets_advice_on_graphs_and_on_its_waits() -> None:
     with neusight.forecast_on("H100") as forecast, torch.inference_mode():
         model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(20))).cuda()
         data = torch.randn(4, 64, device="cuda")
@@ -59,7 +59,7 @@ def test_a_host_bound_loop_is_told_of_graphs_and_of_its_waits() -> None:
     )
 
 
-def test_a_needless_read_is_told_with_its_line() -> None:
+def test_a_needless_read_is_reported_with_its_line() -> None:
     with neusight.forecast_on("H100") as forecast, torch.inference_mode():
         model = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(4))).cuda()
         data = torch.randn(2048, 1024, device="cuda")
@@ -72,7 +72,7 @@ def test_a_needless_read_is_told_with_its_line() -> None:
     assert "test_advice.py:" in waits.what
 
 
-def test_float32_products_are_told_of_tf32_and_autocast_where_the_gpu_has_them() -> None:
+def test_float32_products_get_advice_on_tf32_and_autocast_where_the_gpu_has_them() -> None:
     model, data = nn.Linear(4096, 4096), torch.randn(4096, 4096)
 
     h100 = advice_for(train(model, data, fused=True))
@@ -85,7 +85,7 @@ def test_float32_products_are_told_of_tf32_and_autocast_where_the_gpu_has_them()
     assert "GradScaler" in autocast.what
 
 
-def test_an_optimizer_of_many_passes_is_told_of_the_fused_one() -> None:
+def test_an_optimizer_of_many_passes_gets_advice_on_the_fused_one() -> None:
     data = torch.zeros(8, dtype=torch.long)
 
     plain = advice_for(train(nn.Embedding(50_000, 512), data))
@@ -96,7 +96,7 @@ def test_an_optimizer_of_many_passes_is_told_of_the_fused_one() -> None:
     assert "fused_optimizer" not in kinds(fused)
 
 
-def test_convolutions_in_half_precision_are_told_of_channels_last() -> None:
+def test_convolutions_in_half_precision_get_advice_on_channels_last() -> None:
     model = nn.Sequential(nn.Conv2d(64, 64, 3), nn.ReLU(), nn.Conv2d(64, 64, 3)).half()
     data = torch.randn(32, 64, 56, 56, dtype=torch.float16)
 
@@ -109,7 +109,7 @@ def test_convolutions_in_half_precision_are_told_of_channels_last() -> None:
 
 
 @pytest.mark.parametrize(("gpu", "is_shown"), [("V100", True), ("T4", True), ("A100", False)])
-def test_bfloat16_without_tensor_cores_is_told_of_what_float16_gives(
+def test_bfloat16_without_tensor_cores_gets_advice_on_what_float16_gives(
     gpu: str, is_shown: bool
 ) -> None:
     model = nn.Sequential(nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 2048))
@@ -125,7 +125,7 @@ def test_bfloat16_without_tensor_cores_is_told_of_what_float16_gives(
         assert reported[0].line in advice_lines([*found[:1] * 5, *reported])
 
 
-def test_a_gain_is_told_in_the_unit_of_the_step() -> None:
+def test_a_gain_is_reported_in_the_unit_of_the_step() -> None:
     assert Advice("a", "b", latency_us=900.0, gain=0.5, assumes="").line.split()[:2] == [
         "0.90", "ms",
     ]  # fmt: skip
@@ -147,7 +147,7 @@ class Misaligned:
         ]
 
 
-def test_an_odd_vocabulary_is_told_of_padding_where_odd_sizes_cost() -> None:
+def test_an_odd_vocabulary_gets_advice_on_padding_where_odd_sizes_cost() -> None:
     class Head(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -166,7 +166,7 @@ def test_an_odd_vocabulary_is_told_of_padding_where_odd_sizes_cost() -> None:
     assert "padding" not in kinds(advice_for(train(Head(), data)))
 
 
-def test_only_gains_above_the_threshold_are_told_largest_first() -> None:
+def test_only_gains_above_the_threshold_are_reported_largest_first() -> None:
     forecast = train(nn.Linear(2048, 2048), torch.randn(256, 2048))
 
     found = advice_for(forecast, smallest_gain=0.1)
@@ -194,7 +194,7 @@ def test_nothing_recorded_is_nothing_to_change(tmp_path: Path) -> None:
     assert advice_for(nothing) == []
 
 
-def test_what_does_not_fit_is_told_what_makes_it_fit() -> None:
+def test_what_does_not_fit_is_shown_with_what_makes_it_fit() -> None:
     model = nn.Sequential(*(nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 1024))
                             for _ in range(8)))  # fmt: skip
     forecast = train(model, torch.randn(8192, 1024), fused=True)
@@ -209,7 +209,7 @@ def test_what_does_not_fit_is_told_what_makes_it_fit() -> None:
     assert 2 <= len(lines) <= 4
 
 
-def test_where_nothing_makes_it_fit_that_is_told() -> None:
+def test_where_nothing_makes_it_fit_that_is_stated() -> None:
     forecast = train(nn.Linear(64, 64), torch.randn(8, 64))
     advice = replace(MemoryReport(forecast, limit_bytes=2**20).advice, batch=None)
 

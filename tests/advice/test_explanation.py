@@ -22,7 +22,7 @@ def forecast() -> neusight.Forecast:
     return forecast
 
 
-def test_a_product_tells_its_size_launch_bound_and_network(forecast: neusight.Forecast) -> None:
+def test_a_product_states_its_size_launch_bound_and_network(forecast: neusight.Forecast) -> None:
     text = forecast.explain("addmm")
     lines = text.splitlines()
     assert lines[0].startswith("addmm on H100-SXM5-80GB: 2 kernels of 4, ")
@@ -47,7 +47,7 @@ def test_a_pattern_matches_whole_names(forecast: neusight.Forecast) -> None:
         forecast.explain("equential*")
 
 
-def test_what_is_not_there_is_told_with_what_is_like_it(forecast: neusight.Forecast) -> None:
+def test_what_is_not_there_is_reported_with_what_is_like_it(forecast: neusight.Forecast) -> None:
     with pytest.raises(ValueError, match=r"'admm' in its name; there are aten::addmm"):
         forecast.explain("admm")
 

@@ -12,7 +12,7 @@ from small_net import train
 MIB = 2**20
 
 
-def test_advice_tells_what_fits_and_by_how_much(plain: neusight.Forecast) -> None:
+def test_advice_states_what_fits_and_by_how_much(plain: neusight.Forecast) -> None:
     limit = 560 * MIB
 
     advice = memory_advice(

@@ -252,7 +252,7 @@ def test_a_damaged_baseline_is_not_overwritten(tmp_path: Path) -> None:
     assert path.read_text() == "{"
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
     with pytest.raises(BaselineError, match="cannot be written: File exists"):

@@ -163,7 +163,7 @@ def test_one_megabyte_more_is_found_in_the_right_module(before: Case) -> None:
     assert is_at(up.stack[0], "hidden = F.gelu")
 
 
-def test_equal_changes_in_equal_layers_are_told_once(before: Case) -> None:
+def test_equal_changes_in_equal_layers_are_reported_once(before: Case) -> None:
     judgement = judged(before, lambda: train((5120,) * 4))
 
     modules = {cause.module for cause in judgement.time_causes}

@@ -60,7 +60,7 @@ def test_what_was_added_is_named_too(fused: Case) -> None:
     assert "one by one (foreach=False or fused=False)" in optimizer_change(plain, single)
 
 
-def test_an_older_baseline_that_names_none_tells_the_way_alone(fused: Case) -> None:
+def test_an_older_baseline_that_names_none_states_the_way_alone(fused: Case) -> None:
     older = replace(fused, optimizer="")
 
     assert optimizer_change(older, fused) == ""

@@ -113,6 +113,6 @@ def test_of_several_programs_each_keeps_its_files_apart() -> None:
         (replace(ON_L4, program=Program("gone.py", ())), "there is no script 'gone.py'"),
     ],
 )
-def test_what_cannot_be_checked_is_told(request_: CheckRequest, words: str) -> None:
+def test_what_cannot_be_checked_is_reported(request_: CheckRequest, words: str) -> None:
     with pytest.raises(OptionError, match=words):
         plans_of(request_, Settings(), {})

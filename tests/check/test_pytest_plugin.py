@@ -247,7 +247,7 @@ def test_the_projects_tolerances_count(run: pytest.Pytester) -> None:
     result_of(run, passed=1)
 
 
-def test_a_damaged_baseline_is_told(run: pytest.Pytester) -> None:
+def test_a_damaged_baseline_is_reported(run: pytest.Pytester) -> None:
     path = run.makepyfile(REGRESSION)
     (path.parent / path.stem).mkdir()
     (path.parent / path.stem / "test_step.json").write_text("{")
@@ -425,7 +425,7 @@ def test_other_tests_import_neither_torch_nor_forecasts(run: pytest.Pytester) ->
 
 
 @pytest.mark.slow
-def test_workers_of_xdist_tell_the_same(run: pytest.Pytester) -> None:
+def test_workers_of_xdist_report_the_same(run: pytest.Pytester) -> None:
     pytest.importorskip("xdist")
     run.makepyfile(REGRESSION + REGRESSION.replace("test_step", "test_other"))
     result_of(run, "--neusight-update", passed=2)

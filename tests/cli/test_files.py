@@ -68,7 +68,7 @@ def test_every_rank_has_a_chakra_trace_in_a_folder_for_each_gpu(tmp_path: Path) 
         assert names(folder) == ["comm_groups.json", *(f"forecast.{rank}.et" for rank in range(4))]
 
 
-def test_it_is_told_why_ranks_have_no_chakra_trace(
+def test_it_is_reported_why_ranks_have_no_chakra_trace(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert write_chakra_traces(str(tmp_path), [reduced(sends=True)]) == []
@@ -77,7 +77,7 @@ def test_it_is_told_why_ranks_have_no_chakra_trace(
     assert names(tmp_path) == ["comm_groups.json", "forecast.0.et"]
 
 
-def test_what_cannot_be_written_is_told_and_nothing_is_raised(tmp_path: Path) -> None:
+def test_what_cannot_be_written_is_reported_and_nothing_is_raised(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     forecast = reduced(world_size=1)
 

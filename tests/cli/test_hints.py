@@ -102,7 +102,7 @@ def test_what_a_hint_says_is_taken_without_another(
     assert main(words) == 0, capsys.readouterr().err
 
 
-def test_a_module_that_is_nowhere_is_told(
+def test_a_module_that_is_nowhere_is_reported(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["run", "--gpu", "H100", "-m", "absent.train"]) == 2
@@ -118,7 +118,7 @@ def test_a_module_that_is_nowhere_is_told(
         ("print('hello')", "train.py --x 1"),
     ],
 )
-def test_a_script_that_puts_nothing_on_the_gpu_is_told_how(
+def test_a_script_that_puts_nothing_on_the_gpu_is_shown_how(
     text: str, instead: str, tmp_path: Path
 ) -> None:
     script = tmp_path / "train.py"

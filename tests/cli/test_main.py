@@ -392,7 +392,7 @@ def test_quiet_prints_the_verdict_alone(tmp_path: Path) -> None:
         (["--gpu", "H10"], "Did you mean 'H100'"),
     ],
 )
-def test_wrong_options_are_told_before_the_script_runs(
+def test_wrong_options_are_reported_before_the_script_runs(
     arguments: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
@@ -455,7 +455,7 @@ def test_an_error_of_neusight_is_exit_code_four_in_few_text(
         (KeyboardInterrupt(), ExitCode.INTERRUPTED),
     ],
 )
-def test_the_exit_code_tells_whose_fault_it_was(
+def test_the_exit_code_states_whose_fault_it_was(
     error: BaseException, code: ExitCode,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip

@@ -80,12 +80,12 @@ def test_a_flag_is_left_out_and_given_where_flags_are_taken() -> None:
 
 
 @pytest.mark.parametrize("text", ["batch", "batch=", "=1,2", "batch=,", ""])
-def test_what_is_no_sweep_is_told(text: str) -> None:
+def test_what_is_no_sweep_is_reported(text: str) -> None:
     with pytest.raises(OptionError, match="--sweep got"):
         parse_sweep(text)
 
 
-def test_the_largest_that_fits_and_where_memory_ends_are_told() -> None:
+def test_the_largest_that_fits_and_where_memory_ends_are_stated() -> None:
     points = [point("1", 10, 10), point("4", 20, 40), point("8", 40, 80), point("16", 90, 160)]
 
     table = sweep_table(Sweep("batch", ("1", "4", "8", "16")), points)
@@ -120,7 +120,7 @@ def test_a_model_that_generates_has_columns_of_its_own() -> None:
     )
 
 
-def test_what_is_too_close_to_call_is_told_apart() -> None:
+def test_what_is_too_close_to_call_is_distinguished() -> None:
     points = [point("1", 10, 10), point("8", 40, 79)]
     points[1] = replace(points[1], memory_verdict="close")
 
@@ -138,7 +138,7 @@ def test_values_that_are_no_numbers_have_no_largest() -> None:
     assert "no size of these fits" in sweep_table(Sweep("size", ("1",)), points[1:])
 
 
-def test_a_failed_value_is_told_with_the_scripts_own_reason() -> None:
+def test_a_failed_value_is_reported_with_the_scripts_own_reason() -> None:
     points = [point("1", 1, 1), SweepPoint("bad", gpu="", failure="no such size")]
 
     assert "size bad failed: no such size" in sweep_table(Sweep("size", ("1", "bad")), points)

@@ -90,7 +90,7 @@ def test_a_bad_file_says_what_is_wrong(
     assert str(file) in str(caught.value)
 
 
-def test_too_many_ranks_for_a_node_are_told_what_to_say() -> None:
+def test_too_many_ranks_for_a_node_are_refused_with_what_to_say() -> None:
     with pytest.raises(TopologyError, match=r"16 ranks on each node.*--gpus-per-node 8"):
         PLAIN.require_space(16)
 

@@ -30,7 +30,7 @@ def newest_python(monkeypatch: pytest.MonkeyPatch) -> None:
     ("system", "machine"),
     [("Darwin", "arm64"), ("Darwin", "x86_64"), ("Linux", "aarch64"), ("Windows", "AMD64")],
 )
-def test_another_platform_is_told_the_command_that_works_there(
+def test_another_platform_is_refused_with_the_command_that_works_there(
     monkeypatch: pytest.MonkeyPatch, system: str, machine: str
 ) -> None:
     monkeypatch.setattr(platform, "system", lambda: system)
@@ -110,7 +110,7 @@ def test_a_tested_release_that_fails_is_installed_again(newest_python: None) -> 
 
 
 @pytest.mark.parametrize(("here", "nearest"), [((3, 14, 0), "3.13"), ((3, 9, 18), "3.10")])
-def test_another_python_is_told_the_nearest_that_works(
+def test_another_python_is_refused_with_the_nearest_that_works(
     monkeypatch: pytest.MonkeyPatch, here: tuple[int, int, int], nearest: str
 ) -> None:
     monkeypatch.setattr(sys, "version_info", here)

@@ -208,7 +208,9 @@ def test_the_temporal_breakdown_is_that_of_the_timeline(
 
 
 @pytest.mark.parametrize("name", ["training", "distributed", "compiled"])
-def test_kernels_are_told_apart_by_their_names(name: str, request: pytest.FixtureRequest) -> None:
+def test_kernels_are_distinguished_by_their_names(
+    name: str, request: pytest.FixtureRequest
+) -> None:
     analysis: Analysis = request.getfixturevalue(name)
     found = {row["kernel_type"]: row["sum"] for row in analysis.found["kernels"]}
 

@@ -137,7 +137,7 @@ def test_a_check_that_does_not_end_in_time_blames_the_machine_not_torch(
 
 
 @pytest.mark.parametrize("stated", ["soon", "0", "-3", "nan"])
-def test_a_limit_that_is_none_is_told(
+def test_a_limit_that_is_none_is_reported(
     stated: str, fresh_check: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(core.SELF_CHECK_LIMIT_VARIABLE, stated)

@@ -177,7 +177,7 @@ def test_magics_and_shell_commands_run_inside(kernel: Kernel) -> None:
         ("H100 'open", "No closing quotation"),
     ],
 )
-def test_a_line_that_means_nothing_is_told_in_one(line: str, reported: str, kernel: Kernel) -> None:
+def test_a_meaningless_line_is_reported_in_one(line: str, reported: str, kernel: Kernel) -> None:
     shown = kernel.run(f"%%neusight {line}\nraise AssertionError")
 
     assert reported in shown.stderr.splitlines()[0]
@@ -185,7 +185,7 @@ def test_a_line_that_means_nothing_is_told_in_one(line: str, reported: str, kern
     assert (shown.error, shown.displayed) == ("", [])
 
 
-def test_help_tells_the_options_and_runs_nothing(kernel: Kernel) -> None:
+def test_help_states_the_options_and_runs_nothing(kernel: Kernel) -> None:
     shown = kernel.run("%%neusight --help\nraise AssertionError")
     lost = kernel.run("1\n%neusight H100")
 
@@ -204,7 +204,7 @@ def test_a_cell_ends_after_its_steady_steps_where_asked(kernel: Kernel) -> None:
     assert shown.texts[0].startswith("H100-SXM5-80GB: fits, ")
 
 
-def test_a_tensor_of_a_cell_that_has_ended_is_told_of(kernel: Kernel) -> None:
+def test_a_tensor_of_a_cell_that_has_ended_is_reported(kernel: Kernel) -> None:
     kernel.run("%%neusight H100\nkept = torch.ones(5, device='cuda') * 2")
 
     shown = kernel.run("kept")

@@ -233,7 +233,7 @@ def test_the_overview_has_its_charts(page: PluginBrowser, screenshots: Path) -> 
     wait_for(lambda: page.run(columns) >= 5, lambda: "no chart of the steps is drawn")
 
 
-def test_the_text_tab_tells_the_verdict_and_the_advice(
+def test_the_text_tab_states_the_verdict_and_the_advice(
     browser: PluginBrowser, address: str, screenshots: Path
 ) -> None:
     browser.open(f"{address}?runFilter=forecast#text")

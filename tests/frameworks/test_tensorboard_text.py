@@ -75,7 +75,7 @@ def test_words_of_the_program_are_no_markdown(fitting: neusight.Forecast) -> Non
     assert f"</strong> {what}" in page
 
 
-def test_what_does_not_fit_is_told_what_would() -> None:
+def test_what_does_not_fit_is_shown_with_what_would() -> None:
     large = forecast(num_floats=30 * 10**9)
 
     page = shown(forecast_markdown(large, []))

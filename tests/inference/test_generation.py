@@ -102,7 +102,7 @@ def test_the_first_token_and_each_more_come_when_the_program_s_own_events_say() 
     assert generation.encode_us == 0
 
 
-def test_a_saved_recording_and_a_baseline_tell_the_same(tmp_path: Path) -> None:
+def test_a_saved_recording_and_a_baseline_state_the_same(tmp_path: Path) -> None:
     forecast = forecast_of(lambda: generate(Language().cuda(), batch=1, prompt=64, tokens=8))
     forecast.save(tmp_path / "saved.json.gz")
 

@@ -17,7 +17,7 @@ GENERATION = Generation(
 PHASES = Phases(GENERATION, kv_bytes_per_token=2048.0, free_bytes=2**30)
 
 
-def test_a_prompt_and_each_token_are_told_apart() -> None:
+def test_a_prompt_and_each_token_are_distinguished() -> None:
     prefill, decode, cache = phase_lines(PHASES)
 
     assert prefill == "  prefill   4 x 100 tokens: 2.00 ms to the first token (TTFT)"
@@ -31,14 +31,14 @@ def test_a_prompt_and_each_token_are_told_apart() -> None:
     )
 
 
-def test_nothing_is_told_where_nothing_is_generated() -> None:
+def test_nothing_is_reported_where_nothing_is_generated() -> None:
     assert list(phase_lines(None)) == []
     reported = phases_json(None)
     assert reported.pop("phases") == []
     assert set(reported.values()) == {None}
 
 
-def test_one_time_is_told_where_all_tokens_take_it() -> None:
+def test_one_time_is_reported_where_all_tokens_take_it() -> None:
     even = replace(GENERATION, decodes=tuple(DecodeCall(101 + at, 20.0) for at in range(11)))
 
     _, decode, _ = phase_lines(replace(PHASES, generation=even))
@@ -47,7 +47,7 @@ def test_one_time_is_told_where_all_tokens_take_it() -> None:
 
 
 @pytest.mark.parametrize("held", [None, 0.0])
-def test_without_a_cache_nothing_is_told_of_it(held: float | None) -> None:
+def test_without_a_cache_nothing_is_reported_of_it(held: float | None) -> None:
     phases = replace(PHASES, kv_bytes_per_token=held)
 
     assert len(list(phase_lines(phases))) == 2

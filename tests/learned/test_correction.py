@@ -114,7 +114,7 @@ def test_the_interval_widens_from_known_over_unseen_to_unmeasured_gpus() -> None
     assert width("H100") < width("H100-PCIE")
 
 
-def test_unseen_gpus_are_told_apart_by_architecture_and_constants() -> None:
+def test_unseen_gpus_are_distinguished_by_architecture_and_constants() -> None:
     general = load_folder(WEIGHTS)["gemm_16bit" + UNSEEN]
     fitted = replace(find_gpu("H100"), name="H123", constants_origin="fitted on something")
     prior = replace(fitted, constants_origin="prior")
@@ -161,7 +161,7 @@ def test_gpus_are_alike_by_architecture() -> None:
                      "Blackwell", "Blackwell RTX", "AMD"]  # fmt: skip
 
 
-def test_shapes_outside_the_training_are_told() -> None:
+def test_shapes_outside_the_training_are_reported() -> None:
     inside, outside = predict([Kernel.gemm(512, 4096, 4096), Kernel.gemm(2**24, 4096, 512)], "H100")
 
     assert (inside.in_range, outside.in_range) == (True, False)

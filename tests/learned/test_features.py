@@ -199,7 +199,7 @@ def test_a_quantisations_rows_bytes_and_shares() -> None:
     ("kernel_class", "width", "is_softmax", "is_narrow", "width_mod_4"),
     [(KernelClass.SOFTMAX, 1024, 1.0, 1.0, 1.0), (KernelClass.NORMALIZATION, 1025, 0.0, 0.0, 0.0)],
 )
-def test_rows_are_told_apart_by_class_and_width(
+def test_rows_are_distinguished_by_class_and_width(
     kernel_class: KernelClass,
     width: int,
     is_softmax: float,

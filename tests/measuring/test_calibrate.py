@@ -225,7 +225,7 @@ def test_the_interval_covers_what_was_left_out() -> None:
     assert 0.7 <= sum(inside) / len(inside) <= 0.95
 
 
-def test_bursts_and_sustained_runs_tell_the_clocks_apart() -> None:
+def test_bursts_and_sustained_runs_distinguish_the_clocks() -> None:
     truth = replace(find_gpu("L4"), gemm_utilization=0.7, sustained_factor=0.8)
     items = [kernel for kernel in kernels(40) if kernel.kernel_class is KernelClass.GEMM]
     samples = [

@@ -112,7 +112,7 @@ def test_a_correction_fades_far_from_what_was_measured() -> None:
     assert found == pytest.approx([1.44, 1.44, 1.2, 1.2, 1.0], abs=0.01)
 
 
-def test_a_row_that_is_not_applied_tells_the_spread_and_changes_no_time() -> None:
+def test_a_row_that_is_not_applied_states_the_spread_and_changes_no_time() -> None:
     made = calibration(replace(GEMMS, factor=1.0, is_applied=False))
 
     assert priced(made, GEMM).latency_us == plain(GEMM).latency_us
@@ -324,7 +324,7 @@ def test_any_damage_in_a_row_gives_a_calibration_or_its_error(key: str, value: o
     assert priced(found, GEMM).latency_us > 0
 
 
-def test_the_table_tells_constants_corrections_and_hosts() -> None:
+def test_the_table_states_constants_corrections_and_hosts() -> None:
     text = calibration(GEMMS, floor_us=1.9).table()
 
     assert "12 times, 12 different problems" in text
@@ -333,7 +333,7 @@ def test_the_table_tells_constants_corrections_and_hosts() -> None:
     assert "plain: op 3.0 µs" in text and "profiled: not measured" in text
 
 
-def test_variants_tell_directions_and_phases_apart() -> None:
+def test_variants_distinguish_directions_and_phases() -> None:
     attention = Kernel.attention(1, 8, 8, 1, 512, 64, causal=False, dtype="bfloat16")
 
     assert variant_of(attention) == "decode"

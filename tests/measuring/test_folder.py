@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from measured_environment import ENVIRONMENT
 from neusight.predictors.errors import DataError
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import ConvolutionSize, Kernel, KernelClass
 from neusight.predictors.measuring.folder import (
-    Environment,
     Quick,
     Sample,
     Workload,
@@ -28,19 +28,6 @@ from neusight.predictors.measuring.folder import (
     write_workload,
 )
 
-ENVIRONMENT = Environment(
-    gpu="NVIDIA H100 80GB HBM3",
-    compute_capability="9.0",
-    num_sms=132,
-    memory_bytes=85018279936,
-    driver="570.1",
-    torch="2.13.0",
-    cuda="12.9",
-    python="3.12.1",
-    date="2026-11-21",
-    neusight_version="0",
-    host="a CPU",
-)
 GEMM = Sample(
     "linear", "linear m=64", (Kernel.gemm(64, 128, 256, layout="nn"),), 5.25, 7.0, kernel_name="k"
 )
@@ -168,7 +155,7 @@ def test_two_versions_in_one_folder_are_refused_and_named(tmp_path: Path) -> Non
     a_folder(tmp_path)
 
     write_environment(tmp_path, replace(ENVIRONMENT, date="2026-11-22", host="another"))
-    with pytest.raises(DataError, match=r"torch 2\.13\.0 there, 2\.14\.0 here\)\. .*--out"):
+    with pytest.raises(DataError, match=r"torch 2\.6\.0 there, 2\.14\.0 here\)\. .*--out"):
         write_environment(tmp_path, replace(ENVIRONMENT, torch="2.14.0"))
 
 

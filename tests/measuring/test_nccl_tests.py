@@ -77,7 +77,7 @@ def test_a_file_holds_several_runs(tmp_path: Path) -> None:
     assert [(run.curve.ranks, run.curve.nodes) for run in runs] == [(4, 2), (2, 1)]
 
 
-def test_other_files_are_told_apart(tmp_path: Path) -> None:
+def test_other_files_are_distinguished(tmp_path: Path) -> None:
     assert is_nccl_output(written(NEWER, tmp_path))
     assert not is_nccl_output(written('{"traceEvents": []}', tmp_path, "trace.json"))
     assert not is_nccl_output(tmp_path)
@@ -99,7 +99,7 @@ def test_other_files_are_told_apart(tmp_path: Path) -> None:
         (NEWER.replace("   524288", "#  524288").replace("  4194304", "# 4194304"), "two sizes"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_used_is_told(text: str, reported: str, tmp_path: Path) -> None:
+def test_what_cannot_be_used_is_reported(text: str, reported: str, tmp_path: Path) -> None:
     file = written(text, tmp_path)
 
     with pytest.raises(CalibrationError, match=reported) as caught:

@@ -156,7 +156,7 @@ def test_torch_is_as_before_afterwards() -> None:
     )
 
 
-def test_the_quick_sample_tells_every_constant() -> None:
+def test_the_quick_sample_states_every_constant() -> None:
     one, two = quick_sample(), quick_sample(num_gpus=2)
 
     assert {kind for kind, _ in one} == {"gemm", "stream", "floor"}

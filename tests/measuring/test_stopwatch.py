@@ -136,7 +136,7 @@ def test_long_kernels_are_run_fewer_times() -> None:
     assert hot.num_runs == 5
 
 
-def test_several_kernels_are_told_apart_where_as_many_were_described() -> None:
+def test_several_kernels_are_distinguished_where_as_many_were_described() -> None:
     other = Kernel.elementwise("mul", 64, dtype="float32")
 
     found = measured([GELU], FakeStopwatch(launches_per_run=(3,)), (KERNEL, other, other))
@@ -149,7 +149,7 @@ def test_several_kernels_are_told_apart_where_as_many_were_described() -> None:
     assert (second.kernels, second.kernel_us, second.kernel_name) == ((other,), 14.0, "kernel_1")
 
 
-def test_kernels_that_cannot_be_told_apart_stay_together() -> None:
+def test_kernels_that_cannot_be_distinguished_stay_together() -> None:
     (hot, _) = measured([GELU], FakeStopwatch(launches_per_run=(2,)), (KERNEL,))
 
     assert isinstance(hot, Sample)
@@ -225,7 +225,7 @@ def test_sustained_samples_are_taken_under_load() -> None:
     assert (only.clock_regime, only.l2) == ("sustained", "hot")
 
 
-def test_each_probe_is_told_before_it_is_touched() -> None:
+def test_each_probe_is_reported_before_it_is_touched() -> None:
     begun: list[str] = []
 
     measured([GELU, MUL], FakeStopwatch(), begin=lambda probe: begun.append(probe.op))

@@ -35,15 +35,11 @@ from neusight.recording.recording import (
     StorageRef,
     TensorSpec,
 )
-from places import ROOT, SHARED
+from places import ROOT, TRACES, needs_traces
 
 MIB = 2**20
 
 EXAMPLE = ROOT / "examples" / "compare_with_profile.py"
-TRACES = SHARED / "traces"
-needs_traces = pytest.mark.skipif(
-    not TRACES.is_dir(), reason="the public profiles are not beside this checkout"
-)
 
 
 def recording(*steps: tuple[Entry, ...], count: int = 1, kind: StepKind = "train") -> Recording:

@@ -129,7 +129,7 @@ def test_ranges_hold_the_peak_and_grow_with_what_is_not_known() -> None:
     assert wide.needed(1000, 0) == PeakRange(990, 1130 + 350 * MIB)
 
 
-def test_another_capacity_is_asked_only_where_the_sum_does_not_tell() -> None:
+def test_another_capacity_is_queried_only_where_the_sum_does_not_decide() -> None:
     asked: list[int] = []
 
     def answer(capacity_bytes: int) -> bool:

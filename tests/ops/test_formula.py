@@ -85,10 +85,16 @@ def test_the_old_form_reads_nothing_by_name() -> None:
     assert parameters_of(lambda *both: []).named == ()
 
 
-@pytest.mark.parametrize("wrong", [list, lambda call: [], lambda call, math, x: []])
+@pytest.mark.parametrize("wrong", [lambda *, x: [], lambda call, math, x: []])
 def test_a_formula_without_a_place_for_the_call_is_refused(wrong: Formula) -> None:
     with pytest.raises(RegistrationError, match=r"def formula\(call, math, \*, x, y\)"):
         parameters_of(wrong)
+
+
+def test_the_math_mode_is_given_to_those_that_read_it() -> None:
+    assert parameters_of(formula).takes_math
+    assert parameters_of(lambda *both: []).takes_math
+    assert not parameters_of(lambda call, *, x: []).takes_math
 
 
 def test_an_annotation_that_no_argument_has_is_refused() -> None:

@@ -44,7 +44,7 @@ def test_an_op_in_place_that_returns_nothing_writes_its_first_tensor() -> None:
     assert written_tensors(call("__iadd__", self=x)) == ()
 
 
-def test_a_missing_output_is_told_by_its_number() -> None:
+def test_a_missing_output_is_reported_by_its_number() -> None:
     with pytest.raises(ValueError, match="aten::max has 1 output tensors, not 2"):
         output(call("max", spec(4), self=spec(4)), 1)
 

@@ -89,7 +89,7 @@ def test_gradients_unscaled_on_the_way_are_written_too() -> None:
     assert (kernel.bytes_read, kernel.bytes_written) == (8000, 8000)
 
 
-def test_parameters_without_gradients_are_told() -> None:
+def test_parameters_without_gradients_are_reported() -> None:
     mapping = map_op(
         call("_fused_sgd_", self=(spec(4), spec(4)), grads=(spec(4),), momentum_buffer_list=()),
         MATH,

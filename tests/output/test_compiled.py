@@ -78,7 +78,7 @@ def compilation(*steps: Step, frames: tuple[CompiledFrame, ...] = FRAMES) -> Any
     return compilation_of(recording, timeline, memory_of(recording), PLAIN)
 
 
-def test_nothing_is_told_of_a_program_that_compiles_nothing() -> None:
+def test_nothing_is_reported_of_a_program_that_compiles_nothing() -> None:
     assert compilation(Step("train", (PLAIN_OP,), 3), frames=()) is None
     assert compiled_json(None) is None
 
@@ -110,7 +110,7 @@ def test_graphs_calls_fusion_and_buffers_are_counted() -> None:
     assert found.recompiles == (Recompile("train.py:10", "step", "size mismatch"),)
 
 
-def test_it_is_told_in_lines_and_as_plain_values() -> None:
+def test_it_is_reported_in_lines_and_as_plain_values() -> None:
     found = compilation(Step("train", STEP, 3))
     first, *rest = compiled_lines(found)
 

@@ -92,7 +92,7 @@ def test_operators_have_the_time_of_their_kernels(forecast: neusight.Forecast) -
     assert sum(row.count for row in rows.values() if row.device_type.name == "CUDA") == launched
 
 
-def test_operators_tell_what_memory_they_take(forecast: neusight.Forecast) -> None:
+def test_operators_show_what_memory_they_take(forecast: neusight.Forecast) -> None:
     rows = rows_of(forecast.key_averages())
 
     outputs = 3 * 4 * (32 * 128 + 32 * 64)
@@ -111,7 +111,7 @@ def test_shapes_are_those_of_all_arguments(forecast: neusight.Forecast) -> None:
     }
 
 
-def test_stacks_can_be_told_apart(forecast: neusight.Forecast) -> None:
+def test_stacks_can_be_distinguished(forecast: neusight.Forecast) -> None:
     grouped = forecast.key_averages(group_by_stack_n=1)
 
     stacks = {tuple(row.stack) for row in grouped if row.key == "aten::addmm"}

@@ -135,7 +135,7 @@ def test_gradients_that_a_program_sums_itself_leave_each_rank_its_samples() -> N
     assert made.to_json()["all_ranks"]["samples_per_step"] == SEQUENCES * WORLD
 
 
-def test_a_stage_of_a_pipeline_does_not_tell() -> None:
+def test_a_stage_of_a_pipeline_states_nothing() -> None:
     made = forecast("sharded", lambda found: dist.send(found, 1))
 
     assert made.verdict.replicas == Replicas(WORLD, None)

@@ -80,7 +80,7 @@ def failed(**options: str) -> SummaryData:
     return found(recording=recording)
 
 
-def test_the_first_screen_tells_verdict_time_memory_and_what_it_rests_on() -> None:
+def test_the_first_screen_states_verdict_time_memory_and_what_it_rests_on() -> None:
     text = describe(replace(FINDINGS, trace_path="runs/a.json"), changes=["  change", "  more"])
 
     assert text.splitlines() == [
@@ -116,7 +116,7 @@ def test_the_headline_says_what_the_time_is_of(kind: str, words: str) -> None:
     assert headline(verdict) == f"12.50 ms per {words} (11.00 ms to 14.00 ms), host-bound"
 
 
-def test_samples_a_second_are_told_where_tokens_are_not_known() -> None:
+def test_samples_a_second_are_reported_where_tokens_are_not_known() -> None:
     assert headline(replace(VERDICT, batch=Batch(samples=25))).endswith(", 2,000 samples/s")
 
 
@@ -148,7 +148,7 @@ def test_five_unmapped_ops_are_named_and_that_there_are_more() -> None:
     )
 
 
-def test_the_op_that_ran_out_of_memory_is_told() -> None:
+def test_the_op_that_ran_out_of_memory_is_reported() -> None:
     failure = OutOfMemory(3, "aten::mm", "", "forward", 2 * GIB, 9 * GIB, 9 * GIB, 9 * GIB, GIB)
 
     text = describe(found(memory=replace(MEMORY, out_of_memory=failure), fits=False))

@@ -280,7 +280,7 @@ def test_the_trace_of_any_program_keeps_the_rules(
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(TOKENS, min_size=1, max_size=8))
-def test_memory_of_any_program_is_told_in_order_and_adds_up(tokens: list[Token]) -> None:
+def test_memory_of_any_program_is_reported_in_order_and_adds_up(tokens: list[Token]) -> None:
     trace = trace_of(tokens, 2, False)
     instants = [event for event in trace["traceEvents"] if event["name"] == "[memory]"]
 

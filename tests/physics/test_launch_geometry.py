@@ -66,7 +66,7 @@ def test_a_products_tile_takes_registers_for_its_sums_and_memory_for_its_stages(
         (KernelClass.CONVOLUTION, 256, 32, 8),
     ],
 )
-def test_without_a_tile_the_class_tells_the_registers(
+def test_without_a_tile_the_class_determines_the_registers(
     kernel_class: KernelClass, threads: int, registers: int, at_once: int
 ) -> None:
     launch = geometry_of(kernel_class, H100, num_ctas=1000, threads_per_cta=threads)

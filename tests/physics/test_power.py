@@ -96,5 +96,5 @@ def test_filling_in_keeps_what_was_measured_and_leaves_no_gap(name: str) -> None
 
 
 @pytest.mark.parametrize("name", [one for one in gpus() if not find_gpu(one).gemm_utilization])
-def test_what_the_power_model_tells_is_stated(name: str) -> None:
+def test_what_the_power_model_computes_is_stated(name: str) -> None:
     assert "power model" in find_gpu(name).constants_origin

@@ -66,7 +66,9 @@ def test_memory_is_in_gib_from_one_on_else_in_mib(count: int, text: str) -> None
         (12_345, "", "12,345"),
     ],
 )
-def test_an_amount_keeps_what_tells_it_from_another(value: float, unit: str, text: str) -> None:
+def test_an_amount_keeps_what_distinguishes_it_from_another(
+    value: float, unit: str, text: str
+) -> None:
     assert amount_text(value, unit) == text
     assert amount_text(-value, unit) == f"-{text}"
     assert amount_text(value, unit, signed=True) == f"+{text}"

@@ -433,7 +433,7 @@ def test_the_path_of_a_file_is_a_name(tmp_path: Path, clean_registry: None) -> N
     assert find_gpu(str(path)) == find_gpu("mine")  # a second reading is no second GPU
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_reported(tmp_path: Path) -> None:
     with pytest.raises(RegistrationError, match=r"missing\.json cannot be read"):
         find_gpu(str(tmp_path / "missing.json"))
 
@@ -467,7 +467,7 @@ def test_register_names_missing_and_unknown_fields(tmp_path: Path) -> None:
         ("name", "x" * 5000 + "\n"),
     ],
 )
-def test_a_wrong_field_of_a_file_is_told_with_the_file(
+def test_a_wrong_field_of_a_file_is_reported_with_the_file(
     field: str, value: object, tmp_path: Path
 ) -> None:
     data = find_gpu("L4").to_json() | {

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import neusight
+from measured_environment import ENVIRONMENT
 from neusight.forecast import Forecast
 from neusight.integrations.cli.main import main
 from neusight.integrations.profiles.calibration import calibrate
@@ -23,7 +24,6 @@ from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.measuring.calibration import Calibration, Measurement
 from neusight.predictors.measuring.folder import (
-    Environment,
     Quick,
     Sample,
     Workload,
@@ -33,12 +33,7 @@ from neusight.predictors.measuring.folder import (
     write_workload,
 )
 from neusight.predictors.registry import find_predictor, predict
-from places import SHARED
-
-TRACES = SHARED / "traces"
-needs_traces = pytest.mark.skipif(
-    not TRACES.is_dir(), reason="the public profiles are not beside this checkout"
-)
+from places import TRACES, needs_traces
 
 #: How much longer products take on the GPU that the made profiles come from.
 SLOWER = 1.5
@@ -79,21 +74,6 @@ def trace_of(width: int) -> dict[str, Any]:
 def write_trace(path: Path, width: int) -> Path:
     path.write_bytes(gzip.compress(json.dumps(trace_of(width)).encode()))
     return path
-
-
-ENVIRONMENT = Environment(
-    gpu="NVIDIA H100 80GB HBM3",
-    compute_capability="9.0",
-    num_sms=132,
-    memory_bytes=85018279936,
-    driver="570.1",
-    torch="2.6.0",
-    cuda="12.4",
-    python="3.12",
-    date="2026-11-21",
-    neusight_version="1.0",
-    host="EPYC",
-)
 
 
 def sample(kernel: Kernel, *, slower: float = SLOWER, **options: Any) -> Sample:
@@ -396,7 +376,7 @@ def test_samples_of_the_measuring_side_are_measurements_too() -> None:
     assert made.source["num_measurements"] == 2 and made.source["num_problems"] == 2
 
 
-def test_the_first_screen_tells_what_was_measured(tmp_path: Path) -> None:
+def test_the_first_screen_states_what_was_measured(tmp_path: Path) -> None:
     calibration = neusight.calibrate(write_trace(tmp_path / "t.json.gz", 256))
 
     text = forecast_of(384).on("H100", calibration=calibration).summary()

@@ -29,7 +29,7 @@ def output(
     return str(folder / name)
 
 
-def test_the_table_tells_what_was_learnt_and_how_near_it_comes(tmp_path: Path) -> None:
+def test_the_table_states_what_was_fitted_and_how_near_it_comes(tmp_path: Path) -> None:
     made = calibrate_cluster([output(tmp_path)], topology="ndv5")
 
     words = made.table()
@@ -59,14 +59,14 @@ def test_the_command_writes_a_topology_that_a_run_takes(
         (["--out", "c.json", "--topology", "pcie-l40s"], "8 GPUs that level 'pcie'"),
     ],
 )
-def test_wrong_use_is_told(
+def test_wrong_use_is_reported(
     words: list[str], reported: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["calibrate", output(tmp_path), *words]) == 2
     assert reported in capsys.readouterr().err
 
 
-def test_gpus_that_differ_or_are_unknown_are_told(tmp_path: Path) -> None:
+def test_gpus_that_differ_or_are_unknown_are_reported(tmp_path: Path) -> None:
     unknown = output(tmp_path, "all_gather_perf.txt", "Quantum 9")
 
     with pytest.raises(CalibrationError, match="different GPUs"):

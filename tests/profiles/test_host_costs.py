@@ -15,12 +15,7 @@ from neusight.integrations.profiles.reading.reading import read_profile, read_pr
 from neusight.output.trace.file import trace_events
 from neusight.predictors.gpu import find_gpu
 from neusight.timeline.host import HOST_COSTS, PROFILED, HostProfile
-from places import SHARED
-
-TRACES = SHARED / "traces"
-needs_traces = pytest.mark.skipif(
-    not TRACES.is_dir(), reason="the public profiles are not beside this checkout"
-)
+from places import TRACES, needs_traces
 
 
 def profile_on(host: HostProfile) -> Profile:
@@ -97,7 +92,7 @@ def test_a_scaled_host_keeps_what_belongs_to_the_device() -> None:
 
 
 @needs_traces
-def test_public_profiles_of_one_machine_tell_one_host() -> None:
+def test_public_profiles_of_one_machine_state_one_host() -> None:
     both = []
     for name in ("bert-small", "nsfw_image"):
         [path] = TRACES.glob(f"h100__*{name}*")

@@ -22,12 +22,7 @@ from neusight.predictors.errors import CalibrationError
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import GemmSize, KernelClass
 from neusight.predictors.registry import predict
-from places import SHARED
-
-TRACES = SHARED / "traces"
-needs_traces = pytest.mark.skipif(
-    not TRACES.is_dir(), reason="the public profiles are not beside this checkout"
-)
+from places import TRACES, needs_traces
 
 #: Dims, type, strides and value of an argument, as profiles write them.
 Input = tuple[Any, str, Any, str]
@@ -183,7 +178,7 @@ def test_all_kernels_of_an_operator_count_together() -> None:
     assert measured(item).measurements[0].latency_us == 7.5
 
 
-def test_a_kernel_in_tf32_is_told_by_its_name() -> None:
+def test_a_kernel_in_tf32_is_reported_by_its_name() -> None:
     inputs = [matrix(64, 128, "float"), matrix(128, 256, "float")]
     plain = call("aten::mm", inputs, ("ampere_sgemm_128x64_nn", 5.0))
     tf32 = call("aten::mm", inputs, ("ampere_tf32_s1688gemm_128x64_nn", 2.0))

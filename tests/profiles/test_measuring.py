@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from measured_environment import ENVIRONMENT
 from neusight.integrations.profiles.measuring import (
     MeasuringResult,
     Part,
@@ -41,19 +42,6 @@ from places import ROOT
 
 #: No process that answers takes that long, however loaded the machine.
 HANGS_AFTER_S = 900.0
-ENVIRONMENT = Environment(
-    gpu="NVIDIA H100 80GB HBM3",
-    compute_capability="9.0",
-    num_sms=132,
-    memory_bytes=85018279936,
-    driver="570.1",
-    torch="2.13.0",
-    cuda="12.9",
-    python="3.12.1",
-    date="2026-11-21",
-    neusight_version="0",
-    host="a CPU",
-)
 SETTINGS = [
     WorkloadSetting(f"model_{number}", Path("model.py"), ("--number", str(number)))
     for number in range(8)
@@ -225,7 +213,7 @@ def test_a_probe_that_kills_the_process_costs_itself_alone(tmp_path: Path) -> No
     assert [refusal.subject for refusal in again.refusals] == [bad]  # not tried again
 
 
-def test_a_refused_probe_is_told_and_not_tried_again(tmp_path: Path) -> None:
+def test_a_refused_probe_is_reported_and_not_tried_again(tmp_path: Path) -> None:
     text = sample()[3].text
     lab = Lab(refuses=frozenset([text]))
 
@@ -277,7 +265,7 @@ def test_a_busy_gpu_is_refused_unless_told_otherwise(tmp_path: Path) -> None:
 def test_two_versions_in_one_folder_are_refused(tmp_path: Path) -> None:
     run(tmp_path, Lab(), "quick")
 
-    with pytest.raises(DataError, match=r"torch 2\.13\.0 there, 2\.14\.0 here"):
+    with pytest.raises(DataError, match=r"torch 2\.6\.0 there, 2\.14\.0 here"):
         run(tmp_path, Lab(environment=replace(ENVIRONMENT, torch="2.14.0")), "quick")
 
     assert len(read_measured(tmp_path).samples) == len(quick_sample())
@@ -312,7 +300,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         run(tmp_path / "file" / "below", Lab(), "quick")
 
 
-def test_a_line_that_was_cut_off_is_told_and_measured_again(tmp_path: Path) -> None:
+def test_a_line_that_was_cut_off_is_reported_and_measured_again(tmp_path: Path) -> None:
     run(tmp_path, Lab(), "quick")
     (tmp_path / "journal.jsonl").write_text('{"op": "ge')
     (tmp_path / "refused.jsonl").write_text('{"subject": "ge')

@@ -51,7 +51,7 @@ def test_a_rehearsal_gives_the_times_that_are_forecast() -> None:
     assert (hot.l2, cold.l2) == ("hot", "cold")
 
 
-def test_the_kernels_of_a_backward_pass_are_told_apart() -> None:
+def test_the_kernels_of_a_backward_pass_are_distinguished() -> None:
     found = samples_of(served({"do": "probes", "probes": [BACKWARD], "sustained": False}))
 
     assert {(sample.probe.partition(" part=")[2], sample.kernels[0].name) for sample in found} == {

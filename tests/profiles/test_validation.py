@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import neusight
+from measured_environment import ENVIRONMENT as MEASURED
 from neusight.forecast import Forecast
 from neusight.integrations.cli.main import main
 from neusight.integrations.profiles.validation import (
@@ -24,7 +25,7 @@ from neusight.integrations.profiles.validation import (
 from neusight.output.trace.file import trace_events
 from neusight.predictors.errors import CalibrationError, DataError
 from neusight.predictors.kernel import Kernel
-from neusight.predictors.measuring.folder import Environment, Workload, write_environment
+from neusight.predictors.measuring.folder import Workload, write_environment
 from neusight.predictors.registry import predict
 from places import ROOT
 from warm_python import run_python
@@ -46,19 +47,8 @@ for _ in range(8):
     torch.cuda.synchronize()
 """
 
-ENVIRONMENT = Environment(
-    gpu="NVIDIA H100 80GB HBM3",
-    compute_capability="9.0",
-    num_sms=132,
-    memory_bytes=85018279936,
-    driver="570.1",
-    torch="2.6.0+cu124",
-    cuda="12.4",
-    python="3.12",
-    date="2026-11-21",
-    neusight_version="1.0",
-    host="EPYC",
-)
+
+ENVIRONMENT = replace(MEASURED, torch="2.6.0+cu124")
 
 #: How much longer the measured steps take than forecast, and every kernel.
 SLOWER, KERNELS_SLOWER = 1.25, 1.1
@@ -295,7 +285,7 @@ def ratchet() -> ModuleType:
     return module
 
 
-def test_the_ratchet_tells_what_got_worse_and_forgives_rounding() -> None:
+def test_the_ratchet_states_what_got_worse_and_forgives_rounding() -> None:
     before = ratchet().scores_of("h100", Validation("H100", "tiled", (score(0.1), score(-0.2))))
     rows = (score(0.102), replace(score(-0.3), workload="-20%"))
     after = ratchet().scores_of("h100", Validation("H100", "tiled", rows))

@@ -56,7 +56,7 @@ def test_all_steps_and_no_statement_are_two_things() -> None:
         ({"predictor": "oracle"}, "Unknown predictor 'oracle'"),
     ],
 )
-def test_what_means_nothing_is_told(stated: dict[str, str], words: str) -> None:
+def test_what_means_nothing_is_reported(stated: dict[str, str], words: str) -> None:
     with pytest.raises((OptionError, UnknownPredictorError), match=words):
         stated_options(stated)
 
@@ -121,7 +121,7 @@ def test_ranks_are_stated_as_text_too() -> None:
         ({"ranks": "all-distinct"}, "mean nothing without --world-size"),
     ],
 )
-def test_ranks_that_mean_nothing_are_told(stated: dict[str, str], words: str) -> None:
+def test_ranks_that_mean_nothing_are_reported(stated: dict[str, str], words: str) -> None:
     with pytest.raises(OptionError, match=words):
         stated_options(stated)
 

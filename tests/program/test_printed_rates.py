@@ -42,14 +42,14 @@ def notes(folder: Path, count: int) -> list[str]:
     return [text for text in forecast.warnings if "printed" in text]
 
 
-def test_a_rate_of_another_batch_is_told_with_its_line(tmp_path: Path) -> None:
+def test_a_rate_of_another_batch_is_reported_with_its_line(tmp_path: Path) -> None:
     [note] = notes(tmp_path, 64)
 
     assert note.startswith('the program printed "step ')
     assert "samples/s, where the forecast has " in note
 
 
-def test_the_forecast_s_own_rate_is_not_told(tmp_path: Path) -> None:
+def test_the_forecast_s_own_rate_is_not_reported(tmp_path: Path) -> None:
     assert notes(tmp_path, 16) == []
 
 

@@ -2,38 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from torch import nn
 
 import neusight
 from neusight.recording.recording import OpCall
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(8, 8, bias=False)
-        self.outer = nn.Sequential(nn.GELU(), nn.Linear(8, 8, bias=False))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.outer(self.inner(x)).sin()
-        return out
-
-
-def recorded(program: Any) -> list[OpCall]:
-    with neusight.forecast_on("H100") as forecast:
-        program()
-    return [e for step in forecast.recording.steps for e in step.entries if isinstance(e, OpCall)]
-
-
-def where(found: list[OpCall], op: str) -> list[tuple[str, str]]:
-    return [(call.phase, call.module) for call in found if call.signature.op == f"aten::{op}"]
-
-
-def data() -> torch.Tensor:
-    return torch.ones(4, 8, device="cuda")
+from recorded_programs import Block, calls, data, where
 
 
 def test_forward_ops_name_the_module_that_runs_and_backward_ops_that_of_their_forward() -> None:
@@ -41,7 +14,7 @@ def test_forward_ops_name_the_module_that_runs_and_backward_ops_that_of_their_fo
         model = Block().cuda()
         model(data().requires_grad_()).sum().backward()
 
-    found = recorded(program)
+    found = calls(program)
     assert where(found, "mm") == [
         ("forward", "Block.inner"), ("forward", "Block.outer.1"),
         ("backward", "Block.outer.1"), ("backward", "Block.outer.1"),
@@ -56,7 +29,7 @@ def test_backward_ops_carry_their_node_and_the_number_of_their_forward_op() -> N
     def program() -> None:
         Block().cuda()(data().requires_grad_()).sum().backward()
 
-    found = recorded(program)
+    found = calls(program)
     forward = {
         c.sequence_nr: c for c in found if c.phase == "forward" and c.sequence_nr is not None
     }
@@ -91,7 +64,7 @@ def test_optimizers_have_a_phase_of_their_own() -> None:
         model(data()).sum().backward()
         optimizer.step()
 
-    found = recorded(program)
+    found = calls(program)
     assert {call.phase for call in found if "foreach" in call.signature.op} == {"optimizer"}
 
 
@@ -103,7 +76,7 @@ def test_an_optimizer_inside_backward_is_still_an_optimizer() -> None:
             parameter.register_post_accumulate_grad_hook(lambda p: optimizers[p].step())
         model(data()).sum().backward()
 
-    found = recorded(program)
+    found = calls(program)
     assert {call.phase for call in found if call.signature.op == "aten::_foreach_add_"} == {
         "optimizer"
     }
@@ -116,6 +89,6 @@ def test_recomputation_belongs_to_backward_and_to_its_module() -> None:
         model = Block().cuda()
         checkpoint(model, data().requires_grad_(), use_reentrant=False).sum().backward()
 
-    assert where(recorded(program), "gelu") == [
+    assert where(calls(program), "gelu") == [
         ("forward", "Block.outer.0"), ("backward", "Block.outer.0")
     ]  # fmt: skip

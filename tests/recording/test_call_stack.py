@@ -211,7 +211,7 @@ def test_a_folder_that_looks_like_a_kernels_is_not_one() -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("IPython") is None, reason="IPython is not installed")
-def test_ipython_tells_lines_of_its_cells() -> None:
+def test_ipython_states_lines_of_its_cells() -> None:
     program = (
         "from IPython.core.interactiveshell import InteractiveShell\n"
         "shell = InteractiveShell.instance()\n"

@@ -10,32 +10,8 @@ from torch import nn
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import neusight
-from neusight.recording.recording import Mark, OpCall
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(8, 8, bias=False)
-        self.outer = nn.Sequential(nn.GELU(), nn.Linear(8, 8, bias=False))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.outer(self.inner(x)).sin()
-        return out
-
-
-def recorded(program: Any) -> list[OpCall]:
-    with neusight.forecast_on("H100") as forecast:
-        program()
-    return [e for step in forecast.recording.steps for e in step.entries if isinstance(e, OpCall)]
-
-
-def where(found: list[OpCall], op: str) -> list[tuple[str, str]]:
-    return [(call.phase, call.module) for call in found if call.signature.op == f"aten::{op}"]
-
-
-def data() -> torch.Tensor:
-    return torch.ones(4, 8, device="cuda")
+from neusight.recording.recording import Mark
+from recorded_programs import Block, calls, data, where
 
 
 def test_an_optimizer_that_fails_does_not_stay() -> None:
@@ -50,7 +26,7 @@ def test_an_optimizer_that_fails_does_not_stay() -> None:
             optimizer.step()
         data().cos()
 
-    assert where(recorded(program), "cos") == [("forward", "")]
+    assert where(calls(program), "cos") == [("forward", "")]
 
 
 def test_a_module_that_fails_does_not_stay() -> None:
@@ -63,7 +39,7 @@ def test_a_module_that_fails_does_not_stay() -> None:
             nn.Sequential(Failing())(data())
         data().cos()
 
-    assert where(recorded(program), "cos") == [("forward", "")]
+    assert where(calls(program), "cos") == [("forward", "")]
 
 
 def test_shared_and_unregistered_modules_have_a_path() -> None:
@@ -80,7 +56,7 @@ def test_shared_and_unregistered_modules_have_a_path() -> None:
         with torch.no_grad():
             Odd()(data())
 
-    assert where(recorded(program), "addmm") == [("forward", "Odd.Linear")]
+    assert where(calls(program), "addmm") == [("forward", "Odd.Linear")]
 
 
 def test_modules_begin_and_end_in_turn() -> None:

@@ -15,23 +15,9 @@ from neusight.predictors.errors import UnmappedOpError
 from neusight.predictors.gpu import find_gpu
 from neusight.recording.call_stack import call_site
 from neusight.recording.recorder import Recorder
-from neusight.recording.recording import Entry, HostWork, OpCall, TensorSpec
+from neusight.recording.recording import HostWork, OpCall, TensorSpec
 from neusight.timeline.host import PLAIN
-
-
-def entries(program: Any, **options: Any) -> list[Entry]:
-    with neusight.forecast_on("H100", **options) as forecast:
-        program()
-    return [entry for step in forecast.recording.steps for entry in step.entries]
-
-
-def calls(program: Any) -> list[OpCall]:
-    return [entry for entry in entries(program) if isinstance(entry, OpCall)]
-
-
-def named(found: list[OpCall], op: str) -> list[OpCall]:
-    return [call for call in found if call.signature.op == f"aten::{op}"]
-
+from recorded_programs import calls, entries, named
 
 # -- signatures ------------------------------------------------------------------------------------
 

@@ -114,6 +114,6 @@ def test_a_storage_of_the_setup_is_not_taken_for_one_of_a_folded_step() -> None:
     assert homes[10] == (0, 0) or last.storage_id(StorageRef(11, 0)) is None
 
 
-def test_a_mark_tells_whose_step_it_is() -> None:
+def test_a_mark_states_whose_step_it_is() -> None:
     assert stepped_optimizer("Optimizer.step#AdamW.step") == "AdamW"
     assert stepped_optimizer("Optimizer.zero_grad#AdamW.zero_grad") == ""

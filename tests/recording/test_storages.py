@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import gc
-from typing import Any
 
 import torch
 from torch import nn
 
-import neusight
-from neusight.recording.recording import Alloc, Entry, Free, OpCall, StorageRef
-
-
-def entries(program: Any, **options: Any) -> list[Entry]:
-    with neusight.forecast_on("H100", **options) as forecast:
-        program()
-    return [entry for step in forecast.recording.steps for entry in step.entries]
+from neusight.recording.recording import Alloc, Free, OpCall, StorageRef
+from recorded_programs import entries
 
 
 def test_every_storage_is_allocated_once_and_views_none() -> None:
@@ -45,7 +38,7 @@ def test_a_storage_is_freed_when_its_last_tensor_is() -> None:
     assert kinds == ["OpCall", "Alloc", "OpCall", "OpCall", "Alloc", "Free", "OpCall", "Free"]
 
 
-def test_parameters_gradients_and_states_are_told_apart() -> None:
+def test_parameters_gradients_and_states_are_distinguished() -> None:
     def program() -> None:
         model = nn.Sequential(nn.Linear(100, 100, bias=False), nn.BatchNorm1d(100)).cuda()
         optimizer = torch.optim.Adam(model.parameters())

@@ -300,7 +300,7 @@ def test_a_program_without_kernels_says_so_and_has_nothing_empty() -> None:
     assert not {"canvas", "table", "svg"} & {tag for tag, _ in first.found}
 
 
-def test_the_command_and_the_date_are_told_if_given(hostile: Forecast) -> None:
+def test_the_command_and_the_date_are_reported_if_given(hostile: Forecast) -> None:
     reported = Elements(html_report([hostile], command=f"neusight {HOSTILE}", date="2026-01-31"))
 
     assert f"neusight {HOSTILE}" in reported.text

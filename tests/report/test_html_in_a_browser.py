@@ -236,7 +236,7 @@ def test_the_timeline_is_driven_by_keys(page: Browser) -> None:
     assert page.run(PICKED) == "" and page.run(pixels) == whole
 
 
-def test_a_click_on_a_span_tells_of_it(page: Browser) -> None:
+def test_a_click_on_a_span_states_of_it(page: Browser) -> None:
     page.run("document.querySelector('canvas').focus()")
     page.click("canvas", y=-1 * page.run(
         "const c = document.querySelector('canvas'); return Math.floor(c.clientHeight / 2 - 46)"

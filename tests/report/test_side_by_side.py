@@ -85,7 +85,7 @@ def test_a_gpu_without_a_price_shows_a_dash(forecast: Forecast) -> None:
     assert "cheapest" not in compared.words()
 
 
-def test_the_cheapest_is_told_of_two_prices(forecast: Forecast) -> None:
+def test_the_cheapest_is_reported_of_two_prices(forecast: Forecast) -> None:
     compared = lay_side_by_side([forecast, forecast.on("A100")], {"A100": 0.01, "H100": 9})
 
     assert compared.words().endswith("cheapest a step: A100-SXM4-80GB")
@@ -126,7 +126,7 @@ def test_prices_are_of_any_spelling_and_add_up() -> None:
 
 
 @pytest.mark.parametrize("text", ["H100", "H100=", "H100=cheap", "H100=-1", "H100=nan", "=2"])
-def test_what_is_no_price_is_told(text: str) -> None:
+def test_what_is_no_price_is_reported(text: str) -> None:
     with pytest.raises((OptionError, UnknownGPUError)):
         parse_prices([text])
 

@@ -28,7 +28,7 @@ def test_rows_are_read_by_the_names_of_their_columns(tmp_path: Path) -> None:
         ('a,b\n"1,2\n', "no table of comma-separated values"),
     ],
 )
-def test_a_damaged_file_is_told(tmp_path: Path, text: str, reported: str) -> None:
+def test_a_damaged_file_is_reported(tmp_path: Path, text: str, reported: str) -> None:
     path = tmp_path / "rows.csv"
     path.write_text(text)
 
@@ -36,7 +36,7 @@ def test_a_damaged_file_is_told(tmp_path: Path, text: str, reported: str) -> Non
         read_rows(path, ("a", "b"))
 
 
-def test_a_file_that_is_missing_or_no_text_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_missing_or_no_text_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     with pytest.raises(DataError, match="cannot be read: No such file"):
         read_rows(path, ("a",))

@@ -61,7 +61,7 @@ def test_published_rows_without_a_program_are_reported(tmp_path: Path) -> None:
     assert [item.name for item in report.left_out] == ["gptfast-a"]
 
 
-def test_what_is_not_there_is_told(tmp_path: Path) -> None:
+def test_what_is_not_there_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="There is no folder"):
         evaluate_suite("paper", tmp_path / "nowhere", PREDICTORS)
     with pytest.raises(DataError, match=r"model_configs.json cannot be read"):

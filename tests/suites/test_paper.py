@@ -69,7 +69,7 @@ def test_a_gpu_that_nobody_knows_is_left_out_and_the_others_run(tmp_path: Path) 
         ("Tesla T4,tiny_gpt,inf,16,2,,slow", "step_ms is 'slow'"),
     ],
 )
-def test_a_label_that_means_nothing_is_told(tmp_path: Path, label: str, reported: str) -> None:
+def test_a_label_that_means_nothing_is_reported(tmp_path: Path, label: str, reported: str) -> None:
     with pytest.raises(DataError, match=reported):
         paper_suite(paper_folder(tmp_path, [label]))
 
@@ -78,14 +78,14 @@ def test_a_label_that_means_nothing_is_told(tmp_path: Path, label: str, reported
     ("text", "reported"),
     [("{", "is no JSON"), ("[]", "must hold an object"), ('{"a": 1}', "must hold an object")],
 )
-def test_damaged_configurations_are_told(tmp_path: Path, text: str, reported: str) -> None:
+def test_damaged_configurations_are_reported(tmp_path: Path, text: str, reported: str) -> None:
     (tmp_path / "model_configs.json").write_text(text)
 
     with pytest.raises(DataError, match=reported):
         model_settings(tmp_path)
 
 
-def test_missing_configurations_are_told(tmp_path: Path) -> None:
+def test_missing_configurations_are_reported(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"model_configs.json cannot be read"):
         model_settings(tmp_path)
 

@@ -64,7 +64,7 @@ def test_rows_of_several_gpus_belong_to_no_case(tmp_path: Path) -> None:
     assert suite.left_out == ()
 
 
-def test_a_missing_column_is_told(tmp_path: Path) -> None:
+def test_a_missing_column_is_reported(tmp_path: Path) -> None:
     folder = published_folder(tmp_path, [TIMM], head=FIGURE_HEAD.replace(",metric", ",other"))
 
     with pytest.raises(DataError, match="lacks the column metric"):

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from measured_environment import ENVIRONMENT
 from neusight.predictors import predict
 from neusight.predictors.errors import DataError
 from neusight.predictors.gpu import find_gpu
@@ -22,20 +23,6 @@ from neusight.predictors.measuring.folder import (
 )
 from neusight.predictors.training.evaluate import score_folder
 from neusight.predictors.training.reading import read_dataset
-
-ENVIRONMENT = Environment(
-    gpu="NVIDIA H100 80GB HBM3",
-    compute_capability="9.0",
-    num_sms=132,
-    memory_bytes=85018279936,
-    driver="570.1",
-    torch="2.13.0",
-    cuda="12.9",
-    python="3.12.1",
-    date="2026-11-21",
-    neusight_version="0",
-    host="a CPU",
-)
 
 
 def samples(*, factor: float = 1.0) -> list[Sample]:

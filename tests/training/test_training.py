@@ -90,7 +90,7 @@ def test_csv_tables_and_gpus_known_only_by_datasheet_are_scored(tmp_path: Path) 
     assert row.mape < 1.0
 
 
-def test_gpus_that_cannot_be_priced_are_told(tmp_path: Path) -> None:
+def test_gpus_that_cannot_be_priced_are_reported(tmp_path: Path) -> None:
     (tmp_path / "gpus.csv").write_text(GPUS_CSV)
     both = pd.concat([gemm_table(), gemm_table("intel"), gemm_table("b200_sxm").assign(gpu="q1")])
 
@@ -113,7 +113,7 @@ def test_gpus_that_cannot_be_priced_are_told(tmp_path: Path) -> None:
     ],
     ids=range(4),
 )
-def test_a_damaged_row_of_a_datasheet_is_told(row: str, tmp_path: Path) -> None:
+def test_a_damaged_row_of_a_datasheet_is_reported(row: str, tmp_path: Path) -> None:
     (tmp_path / "gpus.csv").write_text(GPUS_CSV.splitlines()[0] + "\n" + row + "\n")
     both = pd.concat([gemm_table(count=20), gemm_table(count=20).assign(gpu="z900")])
 

@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["HABITS", "Habit", "batch", "habit", "net", "refuses", "train"]
-
 
 @dataclass(frozen=True)
 class Habit:

@@ -16,8 +16,6 @@ from neusight.integrations.check.outputs.documents import judgement_json
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
 
-__all__ = ["Pair", "Side", "pair_of"]
-
 #: Raised when a key of `Pair.to_json` changes its meaning or goes.
 SCHEMA_VERSION = 1
 
@@ -46,7 +44,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two sides compared. `warnings` are what makes them hard to compare: told first."""
+    """Two sides compared. `warnings` are what makes them hard to compare: shown first."""
 
     first: Side
     second: Side
@@ -82,7 +80,7 @@ def pair_of(first: Side, second: Side) -> Pair:
     before, after = _observed(first), _observed(second)
     known = frozenset(row[:2] for row in before.case.waits)
     after = _observed(second, known)
-    # Nothing is judged: all that differs is told as it is, also where prices do.
+    # Nothing is judged: all that differs is shown as it is, also where prices do.
     alike = replace(before.case, tool=after.case.tool)
     return Pair(
         first,

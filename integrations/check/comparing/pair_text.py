@@ -7,8 +7,6 @@ from neusight.integrations.check.outputs.report_text import figure_texts
 from neusight.integrations.check.outputs.terminal import figure_lines, reasons
 from neusight.predictors.terminal_text import printable
 
-__all__ = ["pair_lines", "pair_markdown"]
-
 #: Ops that are named where their prices differ.
 _OPS_SHOWN = 3
 

@@ -20,8 +20,6 @@ from neusight.integrations.program.revisions.trees import Tree, checked_out, pro
 from neusight.predictors.errors import NeusightError, OptionError
 from neusight.predictors.gpu import GPU, find_gpu
 
-__all__ = ["RevisionRequest", "pair_of_revisions"]
-
 #: A file in the words of an error.
 _FILE_IN_ERROR = re.compile(r"No such file or directory: '([^']+)'")
 

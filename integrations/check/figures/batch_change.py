@@ -8,14 +8,6 @@ from typing import NamedTuple
 from neusight.integrations.check.figures.metrics import RATE_METRICS, Metric
 from neusight.output.batch import Batch
 
-__all__ = [
-    "BatchChange",
-    "are_batches_comparable",
-    "batch_change_of",
-    "intake_figures",
-    "rate_of",
-]
-
 
 class BatchChange(NamedTuple):
     """Another number of samples a step than before (or of tokens, where each sample is of another

@@ -9,8 +9,6 @@ from neusight.integrations.check.figures.batch_change import BatchChange
 from neusight.integrations.check.figures.metrics import KEPT_METRICS, RATE_METRICS, Metric
 from neusight.integrations.check.figures.tolerance import METRIC_OF, THROUGHPUT, Tolerance
 
-__all__ = ["MetricChange", "Status", "metric_changes"]
-
 Status = Literal["same", "within", "worse", "better", "tool"]
 
 _LATENCY = "step_latency"
@@ -160,7 +158,7 @@ def _throughput(
     latency: MetricChange,
     tolerance: Tolerance | None,
 ) -> MetricChange:
-    """It is the latency of one told the other way round: where no tolerance of its own is stated,
+    """It is the latency of one, the other way round: where no tolerance of its own is stated,
     it is as good or bad."""
     was, value = before[metric.name], now[metric.name]
     slower = latency.expected + latency.by_tool

@@ -13,8 +13,6 @@ from neusight.predictors.errors import RecordingError
 from neusight.recording.recording import Entry, Recording, Step
 from neusight.recording.saving import load_recording, save_recording
 
-__all__ = ["recording_of", "text_of_recording"]
-
 #: Text of a recording above which none is kept: a baseline is a file under version control.
 _MOST_CHARACTERS = 1_000_000
 _FILE = "recording.json.gz"

@@ -4,16 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = [
-    "COMPILED_METRICS",
-    "INTAKE_METRICS",
-    "KEPT_METRICS",
-    "METRICS",
-    "PHASE_METRICS",
-    "RATE_METRICS",
-    "Metric",
-]
-
 
 class Metric(NamedTuple):
     """A figure by its name, what it is called, and its unit: "us", "bytes", "flops", "tokens/s",
@@ -26,11 +16,6 @@ class Metric(NamedTuple):
     title: str
     unit: str
     of_one: str = ""
-
-    @property
-    def is_rate(self) -> bool:
-        """Whether more is better."""
-        return self.unit.endswith("/s")
 
 
 #: What is judged, in the order of reports. Times are microseconds of the steady step.

@@ -11,15 +11,6 @@ from neusight.integrations.check.figures.metrics import KEPT_METRICS
 from neusight.predictors.errors import OptionError
 from neusight.predictors.files import is_number, shown
 
-__all__ = [
-    "DEFAULT_TOLERANCES",
-    "METRIC_OF",
-    "THROUGHPUT",
-    "Tolerance",
-    "parse_tolerance",
-    "parse_tolerances",
-]
-
 
 @dataclass(frozen=True)
 class Tolerance:

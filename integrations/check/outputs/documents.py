@@ -11,12 +11,6 @@ from neusight.integrations.check.figures.metrics import METRICS
 from neusight.integrations.check.judgement import Judgement
 from neusight.integrations.check.result import CaseResult
 
-__all__ = [
-    "benchmark_json",
-    "judgement_json",
-    "report_json",
-]
-
 #: Raised when a key of the JSON changes its meaning or goes.
 SCHEMA_VERSION = 1
 
@@ -86,7 +80,7 @@ def benchmark_json(results: Sequence[CaseResult]) -> list[dict[str, Any]]:
 
 
 def _time_of_one(result: CaseResult) -> list[dict[str, Any]]:
-    """The throughput told so that smaller is better."""
+    """The throughput stated so that smaller is better."""
     rate = None if result.case is None else rate_of(result.case.metrics)
     if result.case is None or rate is None or result.kind in _GONE:
         return []

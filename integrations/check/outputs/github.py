@@ -14,10 +14,6 @@ from neusight.integrations.check.result import CaseResult
 from neusight.predictors.formatting import amount_text
 from neusight.predictors.terminal_text import printable_text
 
-__all__ = [
-    "github_annotations",
-]
-
 #: GitHub shows ten annotations of a step.
 _ANNOTATIONS = 10
 

@@ -13,10 +13,6 @@ from neusight.integrations.check.outputs.report_text import state_text
 from neusight.integrations.check.outputs.terminal import explanation
 from neusight.integrations.check.result import CaseResult
 
-__all__ = [
-    "junit_xml",
-]
-
 
 def junit_xml(results: Sequence[CaseResult]) -> str:
     """A test suite with a test for each case: a regression is a failure, all else an error."""

@@ -16,11 +16,6 @@ from neusight.integrations.check.result import CaseResult
 from neusight.predictors.formatting import amount_text
 from neusight.predictors.terminal_text import printable, printable_text
 
-__all__ = [
-    "code_text",
-    "markdown_report",
-]
-
 
 def markdown_report(results: Sequence[CaseResult], folder: Path) -> str:
     """A report for a pull request: a table of cases, then a section for each that has a story."""

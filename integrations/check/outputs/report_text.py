@@ -12,16 +12,6 @@ from neusight.integrations.check.observation import code_at
 from neusight.integrations.check.result import CaseResult
 from neusight.predictors.formatting import amount_text
 
-__all__ = [
-    "batch_text",
-    "change_text",
-    "figure_texts",
-    "headline",
-    "own_line",
-    "place_text",
-    "state_text",
-]
-
 
 def change_text(change: MetricChange) -> str:
     difference = change.one_after - change.one_before

@@ -21,13 +21,6 @@ from neusight.integrations.check.result import CaseResult
 from neusight.predictors.formatting import amount_text, counted
 from neusight.predictors.terminal_text import printable
 
-__all__ = [
-    "explanation",
-    "figure_lines",
-    "reasons",
-    "text_of",
-]
-
 #: Causes that are named one by one; the JSON has all.
 _CAUSES_SHOWN = 6
 _KERNELS_SHOWN = 3

@@ -23,19 +23,17 @@ from neusight.integrations.check.plan import CheckRequest, Plan, plans_of
 from neusight.integrations.check.result import CaseResult, removed_result, result_of, updated
 from neusight.integrations.check.settings import DEFAULT_BASELINE, read_settings
 from neusight.integrations.cli.arguments import (
-    add_file_arguments,
-    add_rank_arguments,
+    OF_FILES,
+    OF_RANKS,
+    add_options,
     file_options,
 )
 from neusight.integrations.cli.files import report_problems, tried, write_json, write_text
 from neusight.integrations.program.forecasting import ProgramForecast, forecast_program
-from neusight.integrations.program.options import DEFAULT_STEPS, STATED
+from neusight.integrations.program.options import STATED
 from neusight.integrations.program.program import Program
 from neusight.predictors.errors import ForecastStateError, OptionError
 from neusight.predictors.terminal_text import fitted
-from neusight.timeline.host import HOST_HELP
-
-__all__ = ["DESCRIPTION", "HELP", "USAGE", "Reports", "add_arguments", "run", "tell"]
 
 HELP = "judge a script's forecast by a baseline"
 USAGE = "neusight check [--gpu GPU] [options] [SCRIPT.py|-m MODULE [args…]]"
@@ -47,8 +45,7 @@ DESCRIPTION = (
 
 def add_arguments(check: argparse.ArgumentParser) -> None:
     """The options of `neusight check`; what they do not say, [tool.neusight] may."""
-    check.add_argument("--gpu", action="append", default=[], metavar="NAME",
-                       help="target GPU, also several (`neusight gpus` lists all)")  # fmt: skip
+    add_options(check, "--gpu", default=[])
     check.add_argument("--baseline", metavar="FILE",
                        help=f"where the figures to judge by are ({DEFAULT_BASELINE})")  # fmt: skip
     check.add_argument("--update", action="store_true", help="write today's figures there")
@@ -58,23 +55,15 @@ def add_arguments(check: argparse.ArgumentParser) -> None:
     check.add_argument("--tolerance", action="append", default=[], metavar="FIGURE=AMOUNT",
                        help='how much worse is no regression, such as step_latency="1 %%" or '
                        'peak_memory="1 MiB"')  # fmt: skip
-    check.add_argument("--steps", metavar="N|all",
-                       help=f"steady steps until the script ends ({DEFAULT_STEPS})")  # fmt: skip
-    check.add_argument("--samples", type=int, metavar="N",
-                       help="samples that enter a step of each rank, instead of those found in "
-                       "the program: of another batch, a sample is judged")  # fmt: skip
-    check.add_argument("--tokens", type=int, metavar="N", help="the same for tokens")
-    check.add_argument("--predictor", metavar="NAME", help="who prices the kernels")
-    check.add_argument("--calibration", metavar="FILE",
-                       help="calibration of the GPU and its host (`neusight "
-                           "calibrate`)")  # fmt: skip
-    check.add_argument("--torch", metavar="VERSION",
-                     help="price the kernels of that version of torch, as 2.4 (default: the "
-                     "installed one)")  # fmt: skip
-    check.add_argument("--host", metavar="NAME[,ghz=…]", help=HOST_HELP)
+    add_options(check, "--steps")
+    add_options(check, "--samples",
+                help="samples that enter a step of each rank, instead of those found in the "
+                "program: of another batch, a sample is judged")  # fmt: skip
+    add_options(check, "--tokens", "--predictor")
+    add_options(check, "--calibration", type=str)  # a path as a baseline keeps it
+    add_options(check, "--torch", "--host")
     check.add_argument("--quiet", action="store_true", help="a line for each case")
-    add_rank_arguments(check)
-    add_file_arguments(check)
+    add_options(check, "--world-size", *OF_RANKS, *OF_FILES)
     check.add_argument("--json", metavar="FILE", help="write all there")
     check.add_argument("--markdown", metavar="FILE",
                        help="write a report there (GitHub's summary gets it anyway)")  # fmt: skip
@@ -219,7 +208,7 @@ def _settings_of(found: ProgramForecast) -> dict[str, str]:
     return settings
 
 
-# -- what is told --------------------------------------------------------------------------------
+# -- what is reported ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -235,7 +224,7 @@ class Reports:
 
 
 def tell(results: list[CaseResult], reports: Reports) -> int:
-    """Prints the report and writes what was asked for, all of it, before any problem is told."""
+    """Prints the report and writes what was asked for, all of it, before it reports problems."""
     folder = Path.cwd()
     for result in results:
         print(fitted(text_of(result, folder, quiet=reports.quiet), sys.stdout))

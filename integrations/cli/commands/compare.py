@@ -10,18 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neusight.exit_codes import ExitCode
+from neusight.integrations.cli.arguments import add_options
 from neusight.integrations.cli.files import report_problems, tried, write_json, write_text
-from neusight.integrations.program.options import DEFAULT_STEPS
 from neusight.integrations.program.program import Program
 from neusight.predictors.errors import OptionError
 from neusight.predictors.terminal_text import fitted
-from neusight.timeline.host import HOST_HELP
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
     from neusight.integrations.check.comparing.pair import Pair
-
-__all__ = ["DESCRIPTION", "HELP", "USAGE", "add_arguments", "run"]
 
 HELP = "compare two forecasts, a forecast and a real profile, or two revisions"
 USAGE = (
@@ -51,18 +48,15 @@ def add_arguments(compare: argparse.ArgumentParser) -> None:
     compare.add_argument("--link", action="append", default=[], metavar="PATH",
                          help="with --git: files that git does not keep, such as data, to be "
                          "found in both trees")  # fmt: skip
-    compare.add_argument("--steps", metavar="N|all",
-                         help=f"steady steps until the script ends ({DEFAULT_STEPS})")  # fmt: skip
-    compare.add_argument("--samples", type=int, metavar="N",
-                         help="samples that enter a step, instead of those found in the "
-                         "program")  # fmt: skip
-    compare.add_argument("--tokens", type=int, metavar="N", help="the same for tokens")
-    compare.add_argument("--predictor", metavar="NAME", help="who prices the kernels")
-    compare.add_argument("--torch", metavar="VERSION",
-                         help="price the kernels of that version of torch, as 2.4 (default: that "
-                         "of each recording)")  # fmt: skip
-    compare.add_argument("--host", metavar="NAME[,ghz=…]", help=HOST_HELP)
-    compare.add_argument("--json", metavar="FILE", help="write all figures there")
+    add_options(compare, "--steps")
+    add_options(compare, "--samples",
+                help="samples that enter a step, instead of those found in the "
+                "program")  # fmt: skip
+    add_options(compare, "--tokens", "--predictor")
+    add_options(compare, "--torch",
+                help="price the kernels of that version of torch, as 2.4 (default: that of each "
+                "recording)")  # fmt: skip
+    add_options(compare, "--host", "--json")
     compare.add_argument("--markdown", metavar="FILE", help="write the tables there")
     compare.add_argument("--html", metavar="FILE",
                          help="write both forecasts there, side by side, for browsers")  # fmt: skip

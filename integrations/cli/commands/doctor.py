@@ -23,8 +23,6 @@ from neusight.integrations.program.guard.guarded_process import files_text, why_
 from neusight.integrations.program.guard.landlock import is_available
 from neusight.predictors.terminal_text import printable_text
 
-__all__ = ["DESCRIPTION", "HELP", "Finding", "add_arguments", "examine", "report", "run"]
-
 HELP = "show what works in this environment"
 DESCRIPTION = ""
 

@@ -12,8 +12,6 @@ from neusight.predictors.terminal_text import fitted, printable, printable_lines
 if TYPE_CHECKING:
     from neusight.predictors.gpu import GPU
 
-__all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
-
 HELP = "list the GPUs, or show one"
 DESCRIPTION = ""
 

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from neusight.integrations.layouts.report import LayoutReport
     from neusight.integrations.layouts.search import SearchRequest
 
-__all__ = ["add_model_arguments", "plan_layouts", "token_count"]
-
 #: What a host writes of a checkpoint, 1e9 bytes per second: a share of a parallel file system. An
 #: assumption: storage differs by a hundred times.
 _STORAGE_GBPS = 2.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Callable, Generator
@@ -15,9 +14,9 @@ from pathlib import Path
 from neusight.exit_codes import ExitCode
 from neusight.fake_cuda.distributed.rank import Rank
 from neusight.integrations.cli.arguments import (
-    add_file_arguments,
-    add_predictor_arguments,
-    add_rank_arguments,
+    OF_FILES,
+    OF_RANKS,
+    add_options,
     file_options,
     rank_options,
     stated_of_pricing,
@@ -36,7 +35,6 @@ from neusight.integrations.cli.planning.ranking import RankedBy, Ranking, interi
 from neusight.integrations.cli.screen import coloured
 from neusight.integrations.cli.sweep import parse_sweep
 from neusight.integrations.program.options import (
-    DEFAULT_MAX_OPS,
     checked_calibration,
     read_ranks,
     stated_options,
@@ -48,9 +46,6 @@ from neusight.integrations.report.side_by_side import parse_prices
 from neusight.interrupts import raises_from_here
 from neusight.predictors.errors import OptionError
 from neusight.predictors.gpu import find_gpu
-from neusight.timeline.host import HOST_HELP
-
-__all__ = ["DESCRIPTION", "HELP", "USAGE", "Planned", "add_arguments", "run"]
 
 HELP = "choose a script's arguments: parallelism, batch, checkpoints"
 USAGE = (
@@ -69,14 +64,13 @@ DEFAULT_STEPS = 1
 
 def add_arguments(plan: argparse.ArgumentParser) -> None:
     """The options of `neusight plan`."""
-    plan.add_argument("--gpu", action="append", required=True, metavar="NAME[,NAME…]",
-                      help="target GPU, also several (`neusight gpus` lists all)")  # fmt: skip
+    add_options(plan, "--gpu", required=True, metavar="NAME[,NAME…]")
     plan.add_argument("--sweep", action="append", default=[], metavar="ARGUMENT[=V1,V2,…]",
                       help="an argument of the script's own and its values, or a flag, left out "
                       "and given; several: every combination")  # fmt: skip
-    add_rank_arguments(plan, takes_several=True)
-    plan.add_argument("--price", action="append", default=[], metavar="GPU=PRICE,…",
-                      help="price of a GPU an hour; costs are GPU-hours without it")  # fmt: skip
+    add_options(plan, "--world-size", type=str, metavar="N[,N…]")
+    add_options(plan, *OF_RANKS)
+    add_options(plan, "--price", help="price of a GPU an hour; costs are GPU-hours without it")
     plan.add_argument("--by", choices=("time", "cost"), default="time",
                       help="what they are ranked by (time)")  # fmt: skip
     plan.add_argument("--jobs", type=int, default=0, metavar="N",
@@ -84,31 +78,16 @@ def add_arguments(plan: argparse.ArgumentParser) -> None:
     plan.add_argument("--ray", metavar="ADDRESS",
                       help="run them on a Ray cluster (extra `ray`); auto: the one of this "
                       "machine. The script lies at the same path on each machine")  # fmt: skip
-    plan.add_argument("--json", metavar="FILE", help="write all figures there")
+    add_options(plan, "--json")
     plan.add_argument("--quiet", action="store_true", help="say nothing until the end")
-    _add_pricing(plan)
-    add_file_arguments(plan)
+    add_options(plan, "--steps", default=str(DEFAULT_STEPS),
+                help=f"steady steps until a script is ended ({DEFAULT_STEPS})")  # fmt: skip
+    add_options(plan, "--samples")
+    add_options(plan, "--tokens", type=str,
+                help="the same for tokens; with --model those of all ranks")  # fmt: skip
+    add_options(plan, "--predictor", "--clock", "--calibration", "--torch", "--host", "--max-ops")
+    add_options(plan, *OF_FILES)
     add_model_arguments(plan)
-
-
-def _add_pricing(plan: argparse.ArgumentParser) -> None:
-    plan.add_argument("--steps", default=str(DEFAULT_STEPS), metavar="N|all",
-                      help=f"steady steps until a script is ended ({DEFAULT_STEPS})")  # fmt: skip
-    plan.add_argument("--samples", type=int, metavar="N",
-                      help="samples that enter a step of each rank, instead of those found in "
-                      "the program")  # fmt: skip
-    plan.add_argument("--tokens", metavar="N",
-                      help="the same for tokens; with --model those of all ranks")  # fmt: skip
-    add_predictor_arguments(plan)
-    plan.add_argument("--calibration", metavar="FILE", type=os.path.abspath,
-                      help="calibration of the GPU and its host (`neusight "
-                          "calibrate`)")  # fmt: skip
-    plan.add_argument("--torch", metavar="VERSION",
-                     help="price the kernels of that version of torch, as 2.4 (default: the "
-                     "installed one)")  # fmt: skip
-    plan.add_argument("--host", metavar="NAME[,ghz=…]", help=HOST_HELP)
-    plan.add_argument("--max-ops", type=int, default=DEFAULT_MAX_OPS, metavar="N",
-                      help="end a loop that waits for an invented value after N ops")  # fmt: skip
 
 
 @dataclass(frozen=True)

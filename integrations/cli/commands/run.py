@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from neusight.advice.advice import SMALLEST_GAIN, Advice, advice_for
 from neusight.exit_codes import ExitCode
 from neusight.integrations.cli.arguments import (
-    add_file_arguments,
-    add_predictor_arguments,
-    add_rank_arguments,
+    OF_FILES,
+    OF_RANKS,
+    add_options,
     file_options,
     rank_options,
     stated_of_pricing,
@@ -41,7 +40,6 @@ from neusight.integrations.cli.trial import (
 )
 from neusight.integrations.program.forecasting import ProgramForecast, forecast_program
 from neusight.integrations.program.options import (
-    DEFAULT_MAX_OPS,
     DEFAULT_STEPS,
     ProgramOptions,
     checked_calibration,
@@ -56,13 +54,10 @@ from neusight.interrupts import raises_from_here
 from neusight.predictors.errors import ForecastStateError, OptionError
 from neusight.predictors.gpu import GPU, find_gpu
 from neusight.predictors.terminal_text import printable, printable_text
-from neusight.timeline.host import HOST_HELP
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
     from neusight.integrations.cli.sweep import Sweep, SweepPoint
-
-__all__ = ["DESCRIPTION", "HELP", "USAGE", "RunRequest", "add_arguments", "run"]
 
 HELP = "forecast an unmodified script"
 USAGE = "neusight run --gpu GPU [options] SCRIPT.py|-m MODULE [args…]"
@@ -74,30 +69,19 @@ DESCRIPTION = (
 
 def add_arguments(run: argparse.ArgumentParser) -> None:
     """The options of `neusight run`."""
-    run.add_argument("--gpu", action="append", required=True, metavar="NAME",
-                     help="target GPU, also several (`neusight gpus` lists all)")  # fmt: skip
+    add_options(run, "--gpu", required=True)
     _add_outputs(run)
     run.set_defaults(own_words=())
-    run.add_argument("--steps", default=str(DEFAULT_STEPS), metavar="N|all",
-                     help=f"steady steps until the script is ended ({DEFAULT_STEPS})")  # fmt: skip
-    run.add_argument("--price", action="append", default=[], metavar="GPU=PRICE,…",
-                     help="price of a GPU an hour, for the cost of steps and tokens")  # fmt: skip
+    add_options(run, "--steps", default=str(DEFAULT_STEPS),
+                help=f"steady steps until the script is ended ({DEFAULT_STEPS})")  # fmt: skip
+    add_options(run, "--price")
     run.add_argument("--sweep", metavar="ARGUMENT=V1,V2,…",
                      help="run the script for each value of an argument of its own")  # fmt: skip
     run.add_argument("--try", dest="tried", choices=TRIALS,
                      help="run the script again, its models compiled by torch.compile, and show "
                      "both")  # fmt: skip
-    run.add_argument("--samples", type=int, metavar="N",
-                     help="samples that enter a step of each rank, instead of those found in "
-                     "the program")  # fmt: skip
-    run.add_argument("--tokens", type=int, metavar="N", help="the same for tokens")
-    add_predictor_arguments(run)
-    run.add_argument("--calibration", metavar="FILE", type=os.path.abspath,
-                     help="calibration of the GPU and its host (`neusight calibrate`)")  # fmt: skip
-    run.add_argument("--torch", metavar="VERSION",
-                     help="price the kernels of that version of torch, as 2.4 (default: the "
-                     "installed one)")  # fmt: skip
-    run.add_argument("--host", metavar="NAME[,ghz=…]", help=HOST_HELP)
+    add_options(run, "--samples", "--tokens")
+    add_options(run, "--predictor", "--clock", "--calibration", "--torch", "--host")
     run.add_argument("--max-memory", nargs="?", const="", metavar="GiB",
                      help="judge if it fits into that much (all that the GPU has), and list "
                      "what would make it fit")  # fmt: skip
@@ -105,17 +89,14 @@ def add_arguments(run: argparse.ArgumentParser) -> None:
     run.add_argument("--strict", action="store_true", help="fail at the first unmapped op")
     run.add_argument("--out-of-memory", choices=("report", "raise"), default="report",
                      help="go on past the GPU's memory, or raise as it would")  # fmt: skip
-    run.add_argument("--max-ops", type=int, default=DEFAULT_MAX_OPS, metavar="N",
-                     help="end a loop that waits for an invented value after N ops")  # fmt: skip
-    add_rank_arguments(run)
-    add_file_arguments(run)
+    add_options(run, "--max-ops", "--world-size", *OF_RANKS, *OF_FILES)
 
 
 def _add_outputs(run: argparse.ArgumentParser) -> None:
     run.add_argument("--trace", metavar="DIR", help="write a trace for TensorBoard there")
     run.add_argument("--chakra", metavar="DIR",
                      help="write Chakra execution traces there, for ASTRA-sim")  # fmt: skip
-    run.add_argument("--json", metavar="FILE", help="write all figures there")
+    add_options(run, "--json")
     run.add_argument("--html", metavar="FILE", help="write a report for browsers there")
     run.add_argument("--save", metavar="FILE", help="save the recording, to price it again later")
     run.add_argument("--explain", action="append", default=[], metavar="MODULE|OP",
@@ -257,7 +238,7 @@ def _program_options(options: argparse.Namespace, start: Launched | None) -> Pro
         max_ops=options.max_ops,
         samples=options.samples,
         tokens=options.tokens,
-        # `compare` tells the lines behind what differs.
+        # `compare` shows the lines behind what differs.
         with_stack=options.max_memory is not None or options.save is not None,
         rank=rank_options(options, start),
         ranks=read_ranks(options.rank)[1],

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from neusight.predictors.gpu import GPU
     from neusight.serving.quantization import Adapters
 
-__all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
-
 HELP = "forecast a model server under a load of requests"
 DESCRIPTION = (
     "Forecast what a server of a causal model does under a load: time to the first token, time of "

@@ -11,8 +11,6 @@ from neusight.integrations.cli.sweep import Sweep
 from neusight.integrations.program.program import Program
 from neusight.predictors.errors import OptionError
 
-__all__ = ["MOST_CANDIDATES", "WORLD_SIZE", "Candidate", "candidates_of"]
-
 #: How the number of ranks is called among what was chosen.
 WORLD_SIZE = "world-size"
 

@@ -26,8 +26,6 @@ from neusight.timeline.steady import steady_step_of
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
 
-__all__ = ["PlanPoint", "PlanRequest", "evaluated"]
-
 _US_PER_HOUR = 3600e6
 _NS_PER_US = 1000
 

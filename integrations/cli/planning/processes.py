@@ -18,8 +18,6 @@ from neusight.integrations.program.guard.forking import text_of_end
 from neusight.integrations.program.guard.guarded_process import Terminated, ending_on_sigterm
 from neusight.predictors.errors import OptionError
 
-__all__ = ["LostWorker", "in_processes", "num_cores", "on_ray"]
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 

@@ -13,8 +13,6 @@ from neusight.integrations.report.side_by_side import SideBySideRow, fits_cell, 
 from neusight.predictors.formatting import milliseconds_text
 from neusight.predictors.terminal_text import printable
 
-__all__ = ["SCHEMA_VERSION", "RankedBy", "Ranking", "interim_text"]
-
 #: Raised when the form of the document changes.
 SCHEMA_VERSION = 1
 
@@ -27,7 +25,7 @@ _THOUSAND = 1e3
 
 @dataclass(frozen=True)
 class _Unit:
-    """What times and costs are told for: a thousand steps, or a million of the batch of a step."""
+    """What times and costs are for: a thousand steps, or a million of the batch of a step."""
 
     name: str
     rate: Callable[[SideBySideRow], float | None]

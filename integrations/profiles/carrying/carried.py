@@ -19,15 +19,13 @@ from neusight.predictors.gpu import GPU, find_gpu
 from neusight.predictors.predictor import Predictor
 from neusight.recording.recording import MEMORY_OPTION, Recording
 
-__all__ = ["carry", "source_of"]
-
 _NS_PER_US = 1000
 
 #: A host differs from itself by this factor (runs on one machine, a day apart, data/kernelbench
 #: v0 of L40S).
 _SAME_HOST = 1.1
 
-#: Share of the kernel time from which on it is told that it was carried by bytes alone.
+#: Share of the kernel time from which on it is reported that it was carried by bytes alone.
 _TOLD = 0.01
 
 
@@ -71,9 +69,9 @@ def carry(
 
 
 def source_of(profile: Profile, source: str | GPU | None) -> GPU:
-    """The GPU that a profile is of: as stated, as it tells, or the nearest one of that model.
+    """The GPU that a profile is of: as stated, as it says, or the nearest one of that model.
 
-    TraceError where it is of another model than `source`, or nobody tells.
+    TraceError where it is of another model than `source`, or nothing states it.
     """
     stated = None if source is None else find_gpu(source)
     found = _stated_gpu(profile.device_name)

@@ -12,8 +12,6 @@ from neusight.integrations.profiles.reading.profile import HostOp, Profile, Runt
 from neusight.recording.recording import MathMode, OpCall, OpSignature
 from neusight.timeline.spans import HostSpan, SpanKind, Thread
 
-__all__ = ["CarriedHost", "carried_host"]
-
 
 class CarriedHost(NamedTuple):
     """Ops and runtime calls in order of start, each within the op around it; `place_of_op` is

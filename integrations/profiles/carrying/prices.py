@@ -45,8 +45,6 @@ from neusight.predictors.published.habitat import Habitat
 from neusight.predictors.published.wave_scaling import LaunchSize, wave_scaled_us
 from neusight.recording.recording import MathMode, OpCall, OpSignature
 
-__all__ = ["CarriedKernel", "Way", "carried_kernels", "keeps_implementation"]
-
 #: How a kernel was carried: by prices and waves together, by waves first (as Habitat), by prices,
 #: by our price on the target alone (of another vendor), by bytes over the bandwidth where it is not
 #: known what it computes, by the link that carries it, or not at all (the same GPU).

@@ -24,8 +24,6 @@ from neusight.recording.recording import (
 from neusight.timeline.spans import KernelSpan, StepSpan, Timeline
 from neusight.timeline.steps import busy_times
 
-__all__ = ["CarriedProgram"]
-
 
 class _Owned(NamedTuple):
     """The events of one step: their positions, in order of launch."""

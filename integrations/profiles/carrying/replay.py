@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 from neusight.integrations.profiles.reading.profile import DeviceEvent, Profile, RuntimeCall
 
-__all__ = ["Placed", "Replayed", "replayed"]
-
 #: A kernel that starts this much later than its launch, ns, waited for another one.
 _WAITED_NS = 50_000
 
@@ -27,7 +25,7 @@ _FOLLOWS_NS = 20_000
 _CLOCKS_NS = 2_000
 
 #: From launch to start on an idle stream, and between queued kernels, ns, where a profile has none
-#: that tells (the medians of the H100 profiles of the `plain` host).
+#: that shows it (the medians of the H100 profiles of the `plain` host).
 _LATENCY_NS = 5_000
 _GAP_NS = 1_500
 

@@ -13,18 +13,6 @@ from neusight.integrations.profiles.comparison.work import Work
 from neusight.integrations.profiles.reading.profile import HostOp, Profile, ProfileStep
 from neusight.predictors.kernel import KernelClass
 
-__all__ = [
-    "ComparisonRow",
-    "OperatorRow",
-    "StepRow",
-    "class_rows",
-    "error_of",
-    "operator_rows",
-    "rows_of",
-    "score_of",
-    "step_rows",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRow:

@@ -13,12 +13,6 @@ from neusight.integrations.profiles.reading.profile import Profile
 from neusight.predictors.errors import UnknownGPUError
 from neusight.predictors.kernel import KernelClass
 
-__all__ = [
-    "differences",
-    "differences_by_class",
-    "notes_of",
-]
-
 
 def differences_by_class(paired_share: float) -> list[str]:
     """As `differences`, where the profile has no shapes."""

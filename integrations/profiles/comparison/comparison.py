@@ -30,12 +30,6 @@ from neusight.predictors.kernel import KernelClass
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
 
-__all__ = [
-    "SCHEMA_VERSION",
-    "Comparison",
-    "compare",
-]
-
 #: Raised when a key of `Comparison.to_json` changes its meaning or goes.
 SCHEMA_VERSION = 2
 

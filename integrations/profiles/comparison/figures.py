@@ -10,16 +10,6 @@ from neusight.predictors.errors import TraceError
 from neusight.predictors.formatting import time_text
 from neusight.timeline.steady import HOST_BOUND_IDLE_SHARE
 
-__all__ = [
-    "NS_PER_US",
-    "StepFigures",
-    "figures_of",
-    "microseconds",
-    "step_figures",
-    "step_of",
-    "step_time_text",
-]
-
 #: Without launch calls, a gap longer than this is the host's fault (gaps between queued kernels
 #: are 1 to 2 µs on V100, A100 and H100).
 _QUEUED_GAP_NS = 5_000

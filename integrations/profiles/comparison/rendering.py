@@ -15,15 +15,6 @@ from neusight.integrations.profiles.comparison.result import ComparedFigures
 from neusight.predictors.formatting import aligned, bytes_text, percent_text
 from neusight.predictors.terminal_text import printable
 
-__all__ = [
-    "Format",
-    "Table",
-    "markdown_table",
-    "plain",
-    "sections",
-    "summary_markdown",
-]
-
 _UNMATCHED_SHOWN = 8
 
 _OPERATORS_SHOWN = 8

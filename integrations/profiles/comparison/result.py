@@ -12,8 +12,6 @@ from neusight.integrations.profiles.comparison.breakdown import (
 )
 from neusight.integrations.profiles.comparison.figures import StepFigures
 
-__all__ = ["ComparedFigures"]
-
 
 @dataclass(frozen=True)
 class ComparedFigures:

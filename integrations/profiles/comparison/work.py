@@ -17,12 +17,6 @@ from neusight.integrations.profiles.aliases import (
 from neusight.integrations.profiles.reading.profile import DeviceEvent, Profile, ProfileStep
 from neusight.predictors.kernel import KernelClass
 
-__all__ = [
-    "Work",
-    "matched",
-    "work_of",
-]
-
 
 class Work(NamedTuple):
     """The kernels by which one operator call solves one problem."""

@@ -24,12 +24,6 @@ from neusight.integrations.profiles.reading.profile import (
 )
 from neusight.predictors.published.wave_scaling import LaunchSize
 
-__all__ = [
-    "STEP_MARK",
-    "Builder",
-    "used_events",
-]
-
 #: Notes that name examples name this many.
 _EXAMPLES = 3
 

@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 from neusight.integrations.profiles.reading.profile import Profile
 from neusight.predictors.gpu import GPU, find_gpu, gpus
 
-__all__ = ["SAME_MODEL", "NearestGPU", "alike_gpus", "nearest_gpu", "nearest_gpu_by_name"]
-
 #: Memories that differ by less are of one card: drivers keep some for themselves.
 _SAME_MEMORY = 0.03
 _GIB = 2**30
@@ -41,7 +39,7 @@ def nearest_gpu_by_name(name: str) -> GPU | None:
 
 def nearest_gpu(profile: Profile) -> NearestGPU | None:
     """The nearest by the figures that the profile reports its GPU, among several such by the name;
-    by the name alone where it tells none. None where nothing is like it."""
+    by the name alone where it states none. None where nothing is like it."""
     alike = alike_gpus(profile)
     by_name = nearest_gpu_by_name(profile.device_name)
     if alike:

@@ -4,14 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-__all__ = [
-    "integer_of",
-    "is_timed",
-    "number_of",
-    "shapes_of",
-    "types_of",
-]
-
 #: Times above that, microseconds, are damage: thirty thousand years.
 _MOST_US = 1e18
 

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-__all__ = [
-    "Notes",
-]
-
 
 @dataclass
 class Notes:

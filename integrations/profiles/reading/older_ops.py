@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-__all__ = ["CONVOLUTIONS", "OlderConvolution", "older_convolution"]
-
 #: Older names of convolutions, to the positions of image, weight and gradient among their tensors.
 CONVOLUTIONS: dict[str, tuple[int, int, int | None]] = {
     "aten::conv1d": (0, 1, None),

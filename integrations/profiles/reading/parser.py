@@ -11,11 +11,6 @@ from typing import BinaryIO
 
 from neusight.integrations.profiles.reading.notes import Notes
 
-__all__ = [
-    "Parser",
-    "text_of",
-]
-
 #: Bytes taken from the file at once.
 _CHUNK = 1 << 20
 

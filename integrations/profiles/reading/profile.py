@@ -9,15 +9,6 @@ from typing import Literal, NamedTuple
 
 from neusight.predictors.published.wave_scaling import LaunchSize
 
-__all__ = [
-    "DeviceEvent",
-    "EventKind",
-    "HostOp",
-    "Profile",
-    "ProfileStep",
-    "RuntimeCall",
-]
-
 EventKind = Literal["kernel", "memcpy", "memset"]
 
 
@@ -138,11 +129,11 @@ class Profile:
         return min(found, key=lambda step: (abs(step.kernel_ns - middle), step.start_ns))
 
     def launch_of(self, event: DeviceEvent) -> RuntimeCall | None:
-        """The call that launched it, if the trace tells."""
+        """The call that launched it, if the trace states it."""
         return self.calls[event.launch] if event.launch >= 0 else None
 
     def op_of(self, event: DeviceEvent) -> HostOp | None:
-        """The innermost operator that launched it, if the trace tells."""
+        """The innermost operator that launched it, if the trace states it."""
         return self.ops[event.op] if event.op >= 0 else None
 
 

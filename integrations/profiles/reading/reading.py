@@ -14,12 +14,6 @@ from neusight.integrations.profiles.reading.profile import DeviceEvent, Profile
 from neusight.integrations.profiles.reading.steps import steps_of
 from neusight.predictors.errors import TraceError
 
-__all__ = [
-    "MAX_TRACE_BYTES",
-    "read_profile",
-    "read_profile_events",
-]
-
 #: Unpacked bytes of a trace that are read at most; ten steps of a large model take some 500 MB.
 MAX_TRACE_BYTES = 2 * 2**30
 

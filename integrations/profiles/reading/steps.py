@@ -9,10 +9,6 @@ from neusight.integrations.profiles.reading.builder import STEP_MARK, Builder
 from neusight.integrations.profiles.reading.notes import Notes
 from neusight.integrations.profiles.reading.profile import DeviceEvent, HostOp, ProfileStep
 
-__all__ = [
-    "steps_of",
-]
-
 
 def steps_of(builder: Builder, notes: Notes) -> tuple[ProfileStep, ...]:
     """The ProfilerStep annotations with what was launched in each; else all as one step."""

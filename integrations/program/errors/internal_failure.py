@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["DEBUG_OPTION", "debugging", "internal_failure_text", "is_debugging"]
-
 DEBUG_OPTION = "--debug"
 #: The same as an environment variable, which reaches the processes that a command starts.
 DEBUG_VARIABLE = "NEUSIGHT_DEBUG"

@@ -11,15 +11,6 @@ from types import CodeType, TracebackType
 
 from neusight.predictors.errors import NeusightError
 
-__all__ = [
-    "error_line",
-    "is_fault_of_neusight",
-    "is_of_the_depths",
-    "own_folders",
-    "script_traceback",
-    "without_own_frames",
-]
-
 #: Files of Python that start a script or import a module, or wrap a function that is to go.
 _STARTERS = ("runpy", "<frozen ", "/typing_extensions.py")
 

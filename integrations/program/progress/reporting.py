@@ -16,16 +16,6 @@ from neusight.integrations.program.progress.terminal import Terminal, terminal_o
 if TYPE_CHECKING:
     from neusight.session import Session
 
-__all__ = [
-    "ProgressPlace",
-    "ReportInterval",
-    "progress_text",
-    "report_progress",
-    "reporting_progress",
-    "reporting_work",
-    "seconds_as_text",
-]
-
 #: Seconds that a thread which has nothing left to do may take to end.
 _END_TIMEOUT_S = 5.0
 _MINUTE_S = 60.0
@@ -45,7 +35,7 @@ REWRITTEN, KEPT = ReportInterval(1.0, 0.5), ReportInterval(_MINUTE_S, _MINUTE_S)
 
 
 class ProgressPlace(Protocol):
-    """Where it is told."""
+    """Where it is reported."""
 
     def show(self, text: str) -> None:
         """Shows the line, in place of the one before where that can be."""

@@ -8,8 +8,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["Terminal", "terminal_of"]
-
 #: Bytes of the state: whether the line is shown, and whether other text ends in mid-line.
 _IS_SHOWN, _IS_IN_MID_LINE = 0, 1
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from neusight.ops.user_ops import UserOps
     from neusight.recording.recording import Recording
 
-__all__ = ["joined"]
-
 
 def joined(ranks: Ranks, *, are_stated: bool) -> Recorded:
     """What all of them recorded, cut to where all are; of ranks not stated only those that

@@ -23,8 +23,6 @@ from neusight.integrations.program.guard.forking import (
 from neusight.integrations.program.guard.results import decoded, encoded_error
 from neusight.interrupts import RELAY, take_relayed
 
-__all__ = ["Done", "RankEnd", "RankProcess", "RankWork"]
-
 #: Begins the last message of a rank.
 _DONE = "done"
 

@@ -20,8 +20,6 @@ from neusight.integrations.program.ranks.rank_process import RankEnd, RankProces
 from neusight.interrupts import RELAY
 from neusight.predictors.errors import OptionError
 
-__all__ = ["MOST_RANKS", "Ranks", "run_side_by_side"]
-
 #: Ranks that are run without their being stated: each is a process, and takes its memory.
 MOST_RANKS = 64
 
@@ -117,7 +115,7 @@ class _Server:
         )
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
-        """Ctrl-C: every rank is told, as a terminal may have told this process alone."""
+        """Ctrl-C: every rank is notified, as a terminal may have notified this process alone."""
         self._is_interrupted = True
         for process in self._live:
             with suppress(ProcessLookupError):

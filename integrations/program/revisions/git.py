@@ -10,8 +10,6 @@ from pathlib import Path
 
 from neusight.predictors.errors import OptionError
 
-__all__ = ["Repository", "Revision", "Submodule", "repository_of"]
-
 #: Digits of a commit that are shown.
 _SHORT = 8
 #: What a hook, or a shell, may have set for another repository or another index.
@@ -29,7 +27,7 @@ class Revision:
 
     @property
     def title(self) -> str:
-        """How it is told.
+        """How it is shown.
 
         >>> Revision("main", "1a2b3c4d5e6f").title
         'main (1a2b3c4d)'

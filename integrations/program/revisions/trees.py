@@ -17,8 +17,6 @@ from neusight.integrations.program.program import Program
 from neusight.integrations.program.revisions.git import Repository, Revision
 from neusight.predictors.errors import OptionError
 
-__all__ = ["Tree", "checked_out", "program_in"]
-
 
 @dataclass(frozen=True)
 class Tree:

@@ -17,8 +17,6 @@ from neusight.integrations.report.page.html_tables import (
 from neusight.output.compiled import Compilation, compiled_lines
 from neusight.predictors.formatting import bytes_text, time_text
 
-__all__ = ["advice_table", "compiled_tables", "remedy_table"]
-
 
 def advice_table(advice: Iterable[Advice]) -> str:
     """What each change would gain."""

@@ -6,8 +6,6 @@ from collections.abc import Iterable
 
 from neusight.predictors.kernel import KernelClass
 
-__all__ = ["DARK_KINDS", "KINDS", "KIND_NUMBER", "kind_of", "legend"]
-
 #: Name, colour (as in page.css), and colour of the text upon it: at least 4.5 to 1 in contrast.
 #: Distinguished by colour-blind readers too (after Okabe and Ito).
 KINDS = {

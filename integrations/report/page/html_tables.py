@@ -11,19 +11,6 @@ from typing import Any, NamedTuple
 
 from neusight.predictors.formatting import bytes_text, time_text
 
-__all__ = [
-    "Cell",
-    "Detail",
-    "bytes_cell",
-    "count_cell",
-    "data_element",
-    "pattern_of",
-    "share_cell",
-    "shortened",
-    "table",
-    "time_cell",
-]
-
 #: Names are cut here: those of templated kernels have thousands of characters.
 _LONGEST_TEXT = 240
 

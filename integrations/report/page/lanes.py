@@ -13,8 +13,6 @@ from neusight.predictors.kernel import Kernel
 from neusight.predictors.predictor import Estimate
 from neusight.timeline.spans import HostSpan, KernelSpan, StepSpan, Timeline
 
-__all__ = ["Drawn", "Lane", "Lanes", "coarsened", "lanes_of", "problem_text", "range_text"]
-
 _NS_PER_US = 1000
 _KIND_OF_HOST = {"sync": "wait", "work": "wait", "module": "module", "annotation": "module"}
 #: Rows of the modules' lane: how many parts of their paths are distinguished.

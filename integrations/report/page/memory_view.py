@@ -21,8 +21,6 @@ from neusight.predictors.formatting import bytes_text, counted, time_text
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
 
-__all__ = ["view_of_memory"]
-
 _NS_PER_US = 1000
 #: Points of the curve: what a screen resolves.
 _CURVE_POINTS = 1200

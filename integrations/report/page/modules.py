@@ -1,4 +1,4 @@
-"""The modules of a program as a tree: time and memory of each, blocks that repeat told as one."""
+"""The modules of a program as a tree: time and memory of each, blocks that repeat as one."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ from neusight.timeline.spans import HostSpan, KernelSpan, StepSpan
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
-
-__all__ = ["ModuleNode", "module_tree", "view_of_modules"]
 
 _NS_PER_US = 1000
 #: So many modules without parts, alike and in a row, are repeated ones: a Sequential has two by

@@ -24,8 +24,6 @@ from neusight.timeline.steady import kernels_of, steady_step_of
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
 
-__all__ = ["view_of_ranks"]
-
 #: Ranks that are drawn; the table has as many as a page holds rows.
 _MOST_DRAWN = 16
 

@@ -20,8 +20,6 @@ from neusight.timeline.steady import steady_step_of
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
 
-__all__ = ["labels_of", "view_of_several"]
-
 #: Columns of the tables; the overview above them has all.
 _MOST_COLUMNS = 6
 #: The drawing of a bar, in its own units; the page stretches it.
@@ -31,7 +29,7 @@ _MODULE_ROWS = 2
 
 
 def labels_of(forecasts: Sequence[Forecast]) -> list[str]:
-    """What tells forecasts apart: the GPU, the script, else a number."""
+    """What distinguishes forecasts: the GPU, the script, else a number."""
     gpus = [forecast.gpu.name for forecast in forecasts]
     if len(set(gpus)) == len(gpus):
         return gpus

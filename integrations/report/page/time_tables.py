@@ -24,8 +24,6 @@ from neusight.timeline.spans import StepSpan
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
 
-__all__ = ["view_of_times"]
-
 
 def view_of_times(forecast: Forecast, step: StepSpan, detail: Detail) -> str:
     """The three tables of a step with kernels."""

@@ -11,8 +11,6 @@ from neusight.integrations.report.page.html_tables import data_element, shortene
 from neusight.integrations.report.page.lanes import Lane, Lanes, coarsened
 from neusight.predictors.formatting import time_text
 
-__all__ = ["timeline_text", "view_of_timeline"]
-
 _NS_PER_US = 1000
 _KEYS = (
     "Drag, swipe or Shift ← → to move; Ctrl and wheel, pinch, + and - to zoom, 0 shows all. A "

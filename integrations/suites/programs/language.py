@@ -18,8 +18,6 @@ from torch import Tensor
 from neusight.integrations.suites.case import CannotBuild, CaseProgram
 from neusight.integrations.suites.programs.step import Step
 
-__all__ = ["language_model", "language_step", "step_of_model"]
-
 #: What a configuration file says that is no argument of the model's configuration.
 _NOT_OF_THE_MODEL = ("architectures", "transformers_version", "torch_dtype", "model_type")
 

@@ -19,8 +19,6 @@ from neusight.integrations.suites.case import CannotBuild, CaseProgram
 from neusight.integrations.suites.programs.language import language_model
 from neusight.integrations.suites.programs.step import Step
 
-__all__ = ["split_step"]
-
 
 def split_step(program: CaseProgram, settings: Mapping[str, Any]) -> Step:
     """One step of this rank; its process group stays open until the forecast ends."""

@@ -4,6 +4,4 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["Step"]
-
 Step = Callable[[], object]

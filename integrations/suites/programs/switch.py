@@ -26,8 +26,6 @@ from neusight.integrations.suites.case import CannotBuild, CaseProgram
 from neusight.integrations.suites.programs.language import language_model, step_of_model
 from neusight.integrations.suites.programs.step import Step
 
-__all__ = ["switch_step"]
-
 #: The name of this attention in transformers' register, and of the masked bias at the bias.
 _ATTENTION, _MASKED = "scores_with_bias_in_place", "masked_once"
 

@@ -12,8 +12,6 @@ import torch
 from neusight.integrations.suites.case import CannotBuild, CaseProgram
 from neusight.integrations.suites.programs.step import Step
 
-__all__ = ["sam_step", "timm_step", "vision_step"]
-
 
 def timm_step(program: CaseProgram) -> Step:
     """A model of timm, by its name there. Both sources, timm's benchmark.py and the main.py of

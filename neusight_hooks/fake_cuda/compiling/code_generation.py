@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from neusight.recording.recorder import Recorder
 
-__all__ = ["install_code_generation"]
-
 
 def install_code_generation(patches: Patches, recorder: Recorder) -> None:
     """Inductor compiles for the forecast's GPU: its kernels are launchers that record."""

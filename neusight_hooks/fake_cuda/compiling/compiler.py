@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from neusight.predictors.gpu import GPU
     from neusight.recording.recorder import Recorder
 
-__all__ = ["inductor_query_result", "install_compiler"]
-
 #: Backends of torch that compile for no GPU, beside Inductor.
 _WITHOUT_GPU = (
     "inductor",
@@ -83,7 +81,7 @@ def install_compiler(
 
 
 def inductor_query_result(device_query: str, gpu: GPU) -> str | None:
-    """What `gpu` tells Inductor; None if the question is another one."""
+    """What `gpu` answers Inductor; None if the query is another one."""
     return repr(_answer(gpu)) if device_query == INDUCTOR_QUERY else None
 
 

@@ -17,8 +17,6 @@ from neusight.recording.recording import CompiledFrame, GraphBreak
 if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
 
-__all__ = ["break_reason", "guard_reason", "install_frames"]
-
 
 def install_frames(patches: Patches, recorder: Recorder) -> None:
     """Each function that Dynamo compiles is recorded, with torch's own reasons for what it did."""

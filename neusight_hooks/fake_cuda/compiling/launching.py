@@ -19,9 +19,6 @@ from neusight.recording.tensor import ForecastTensor
 if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
 
-__all__ = ["KernelLauncher", "install_runtime"]
-
-
 #: Bytes at which Inductor wants its inputs to begin (torch._inductor.utils.ALIGNMENT).
 _ALIGNMENT = 16
 

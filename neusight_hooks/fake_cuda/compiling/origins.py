@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator
 from itertools import takewhile
 from typing import Any
 
-__all__ = ["module_of", "ops_of", "path_of"]
-
 
 def ops_of(nodes: Iterable[Any]) -> tuple[str, ...]:
     """The ops that these nodes of Inductor's scheduler compute, sorted."""

@@ -21,8 +21,6 @@ from neusight.recording.tensor import ForecastTensor
 if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
 
-__all__ = ["install_tracing"]
-
 
 def install_tracing(patches: Patches, recorder: Recorder) -> None:
     """Dynamo takes a forecast tensor for a plain one, and looks into few lines of neusight."""

@@ -17,8 +17,6 @@ from neusight.recording.recording import TRIAL_OPTION
 if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
 
-__all__ = ["install_trial"]
-
 
 def install_trial(patches: Patches, recorder: Recorder) -> None:
     """From its first call on, each module that the program calls outside of any other, and that has

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
     from neusight.recording.tensor import ForecastMode
 
-__all__ = ["Wrapper", "Wrappers", "install_wrappers", "read_wrapper"]
-
 #: What a wrapper calls before each kernel, with the module that the kernel belongs to.
 _ENTER = "neusight_enter_module"
 

@@ -19,8 +19,6 @@ from neusight.recording.tensor import ForecastTensor
 if TYPE_CHECKING:
     from neusight.recording.recorder import Handler, Recorder
 
-__all__ = ["collective_handlers"]
-
 #: Ops of c10d with the argument that they write.
 _C10D = {
     "allreduce_": "tensors",

@@ -19,8 +19,6 @@ from neusight.recording.tensor import ForecastTensor
 if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
 
-__all__ = ["Communication", "PendingWork", "Transfer", "tensors_in"]
-
 #: Works that C++ may still hold although Python has dropped them.
 _KEPT_WORKS = 8
 
@@ -89,28 +87,23 @@ class Communication:
         self._works: deque[PendingWork] = deque(maxlen=_KEPT_WORKS)
         self._batch: _Batch | None = None
         self._stacks: dict[str, CallStack] = {}  # equal lines are one object
-        self._forget_the_dead()
+        #: Ends that each op is looked at, while one is.
+        self._stop_watching: Callable[[], None] | None = None
+        # A storage that ends is written by nobody, and its address may come again.
+        recorder.storages.on_death.subscribe(self._forget)
 
     def _note(self, tensors: Sequence[ForecastTensor], owner: _Unfinished) -> None:
         for tensor in tensors:
             self._unfinished[_storage_of(tensor)] = owner
-        self._recorder.before_op = self.touched
+        if self._stop_watching is None:
+            self._stop_watching = self._recorder.before_op.subscribe(self.touched)
 
     def _forget(self, storage: int) -> _Unfinished | None:
         found = self._unfinished.pop(storage, None)
-        if not self._unfinished:  # an op costs nothing more
-            self._recorder.before_op = None
+        if not self._unfinished and self._stop_watching is not None:
+            self._stop_watching()  # an op costs nothing more
+            self._stop_watching = None
         return found
-
-    def _forget_the_dead(self) -> None:
-        """A storage that ends is written by nobody, and its address may come again."""
-        before = self._recorder.storages.on_death
-
-        def died(storage: int) -> None:
-            before(storage)
-            self._forget(storage)
-
-        self._recorder.storages.on_death = died
 
     # -- running
 
@@ -301,7 +294,7 @@ class PendingWork(dist.Work):
         self.wait()
 
     def is_completed(self) -> bool:
-        """Whoever asks is told so: nobody would ask forever."""
+        """It says that it is: nobody would ask forever."""
         return True
 
     def is_success(self) -> bool:

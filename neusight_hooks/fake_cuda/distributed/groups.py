@@ -9,8 +9,6 @@ import torch.distributed as dist
 from neusight.fake_cuda.distributed.rank import Rank, ranks_text
 from neusight.recording.recording import FIRST_COMMUNICATION_STREAM
 
-__all__ = ["Groups"]
-
 
 class Groups:
     """The process groups of the program, from the rank that runs."""

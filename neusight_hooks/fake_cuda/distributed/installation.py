@@ -35,8 +35,6 @@ from neusight.recording.recording import RANK_OPTION
 if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
 
-__all__ = ["install_distributed"]
-
 
 def install_distributed(
     patches: Patches,
@@ -49,7 +47,7 @@ def install_distributed(
 ) -> None:
     """The program is this rank; None: that of the group that is open already, else it is alone.
     `link` leads to the ranks that run beside it, if any do. What waits for others in vain is
-    told so after `wait_s`."""
+    an error after `wait_s`."""
     own = rank or _rank_of_open_group() or Rank()
     recorder.devices.count = own.local_world_size
     if own.world_size > 1:
@@ -61,13 +59,10 @@ def install_distributed(
     link = link or SingleRankLink(own.index)
     communication = Communication(recorder, Groups(own), link.require_rank)
     objects = Objects(communication, link)
-    recorder.handlers = {
-        **recorder.handlers,
-        **collective_handlers(communication),
-        **synchronized_norm_handlers(),
-    }
+    recorder.handlers.update(collective_handlers(communication))
+    recorder.handlers.update(synchronized_norm_handlers())
     batches = CpuBatches()
-    recorder.cpu_handlers = cpu_handlers(objects, batches)
+    recorder.cpu_handlers.update(cpu_handlers(objects, batches))
     install_process_groups(
         patches, communication, own, objects, link, batches, is_stated=rank is not None
     )

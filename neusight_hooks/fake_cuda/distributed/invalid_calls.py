@@ -7,8 +7,6 @@ from typing import Any
 
 import torch.distributed as dist
 
-__all__ = ["peer_of", "refuse_wrong_sizes"]
-
 #: Ops whose first argument of a name is as large as the other times the ranks.
 _LARGER_THAN = {
     "_allgather_base_": ("output_tensor", "input_tensor"),

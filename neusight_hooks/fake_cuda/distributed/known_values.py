@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
     from neusight.recording.tensor import ForecastTensor
 
-__all__ = ["follow_known_values"]
-
 #: What a rank gets of equal ranks: of (what it gave, how many they are, its place among them).
 _Answer = Callable[[Sequence[torch.Tensor], int, int], Sequence[torch.Tensor]]
 

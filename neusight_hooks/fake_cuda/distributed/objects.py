@@ -18,8 +18,6 @@ from neusight.fake_cuda.distributed.peers.message_server import Inbox
 from neusight.fake_cuda.distributed.rank import ranks_text
 from neusight.fake_cuda.patching import Patches
 
-__all__ = ["Objects", "install_objects"]
-
 
 class Objects:
     """What this rank's objects travel by."""
@@ -30,7 +28,7 @@ class Objects:
 
     @property
     def is_alone(self) -> bool:
-        """Whether nobody would read what this rank tells."""
+        """Whether nobody would read what this rank sends."""
         return self._link.is_alone
 
     def send(
@@ -56,7 +54,7 @@ class Objects:
         self._link.post({box: pickle.dumps(value)})
 
     def receive_object(self, what: str, own_value: Any, group: Any, source: int) -> Any:
-        """What one rank tells all others of the group; where that one is not run this rank's own,
+        """What one rank sends all others of the group; where that one is not run this rank's own,
         if it has one."""
         box = self._box(what, group, source)
         found = self._link.take([box], may_be_missing=own_value is not None)
@@ -78,7 +76,7 @@ class Objects:
         return pickle.loads(data)
 
     def gather(self, what: str, own_value: Any, group: Any) -> list[Any]:
-        """What each rank of the group tells; of those that are not run, this rank's own."""
+        """What each rank of the group sends; of those that are not run, this rank's own."""
         own = dist.get_rank()
         ranks = _ranks(group)
         boxes = [self._box(what, group, rank) for rank in ranks if rank != own]

@@ -25,8 +25,6 @@ from neusight.fake_cuda.patching import Patches
 from neusight.predictors.errors import OptionError
 from neusight.recording.call_stack import call_site
 
-__all__ = ["install_environment", "install_process_groups"]
-
 #: What a CUDA build of torch 2.13 has: NCCL 2.27.7, as torch._C._nccl_version() packs it.
 _NCCL_VERSION = (2 << 32) | (27 << 16) | 7
 

@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from neusight.predictors.clusters.topology import Topology
 from neusight.predictors.errors import OptionError
 
-__all__ = ["GPUS_PER_NODE", "Rank", "ranks_text", "stated_rank"]
-
 #: GPUs of a host where it is not stated: as DGX and HGX systems and clouds' largest instances have.
 GPUS_PER_NODE = 8
 
-#: What torchrun tells its processes.
+#: What torchrun passes to its processes.
 _ELASTIC = {
     "MASTER_ADDR": "127.0.0.1",
     "MASTER_PORT": "29500",

@@ -14,8 +14,6 @@ from neusight.fake_cuda.patching import Patches
 from neusight.predictors.errors import OptionError
 from neusight.recording.call_stack import call_site
 
-__all__ = ["install_spawning"]
-
 
 class _Ended:
     """What spawn returns where it is not to wait: the processes are done."""

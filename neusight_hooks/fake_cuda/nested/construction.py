@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from neusight.fake_cuda.patching import Patches
     from neusight.recording.recorder import Recorder
 
-__all__ = ["install_nested"]
-
 
 def install_nested(patches: Patches, recorder: Recorder) -> None:
     """Answers `torch.nested` until `patches.restore()`."""

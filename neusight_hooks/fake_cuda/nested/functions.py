@@ -10,8 +10,6 @@ from torch.nn import functional
 
 from neusight.fake_cuda.nested.tensor import NestedTensor, nested_of, on_nested
 
-__all__ = ["from_parts"]
-
 
 def from_parts(parts: Sequence[Any]) -> NestedTensor:
     """The tensors one behind the other, in a copy."""

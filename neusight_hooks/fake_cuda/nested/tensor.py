@@ -10,8 +10,6 @@ import torch
 from neusight.predictors.errors import UnmappedOpError
 from neusight.recording.call_stack import call_site
 
-__all__ = ["FUNCTIONS", "NestedTensor", "nested_of", "on_nested"]
-
 #: Runs a function of torch of which an argument is a nested tensor.
 NestedFunction = Callable[..., Any]
 

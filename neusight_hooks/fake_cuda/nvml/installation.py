@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from neusight.fake_cuda.patching import Patches
     from neusight.predictors.gpu import GPU
 
-__all__ = ["install_nvml"]
-
 _PROGRAMS = str(Path(__file__).parent / "programs")
 _LIBRARY = "nvidia-ml"
 

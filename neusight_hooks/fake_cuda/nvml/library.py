@@ -8,8 +8,6 @@ from typing import Any
 
 from neusight.fake_cuda.nvml.readings import GPUReadings
 
-__all__ = ["NVML"]
-
 # The library's nvmlReturn_t.
 _SUCCESS, _INVALID_ARGUMENT, _NOT_SUPPORTED, _NOT_FOUND, _INSUFFICIENT_SIZE = 0, 2, 3, 6, 7
 

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from neusight.predictors.gpu import GPU
 
-__all__ = ["GPUReadings"]
-
 #: The first drivers that run these releases of CUDA, by the CUDA toolkit's release notes, table
 #: "CUDA Toolkit and Corresponding Driver Versions" (Linux x86_64).
 _DRIVERS = {"12": "560.35.05", "13": "580.65.06"}

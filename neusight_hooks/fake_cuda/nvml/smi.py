@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 
 from neusight.fake_cuda.nvml.readings import GPUReadings
 
-__all__ = ["READINGS_VARIABLE", "main"]
-
 #: The variable of the environment that holds the readings.
 READINGS_VARIABLE = "NEUSIGHT_GPUS"
 
@@ -62,7 +60,6 @@ _UNKNOWN = (
     *("pcie", "power", "protected_memory", "remapped_rows", "retired_pages", "serial", "temp"),
     *("timestamp", "vbios_version", "fabric", "vgpu"),
 )
-_PROCESS_FIELDS = ("pid", "process_name", "name", "used_memory", "used_gpu_memory", "gpu_uuid")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -15,8 +15,6 @@ from neusight.predictors.gpu import GPU
 from neusight.recording.recording import Recording
 from neusight.recording.saving import load_recording, recording_bytes
 
-__all__ = ["OtherGPUs"]
-
 
 @dataclass(frozen=True)
 class _ForkedRun:

@@ -31,9 +31,7 @@ if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
     from neusight.recording.recording import Recording
 
-__all__ = ["Processes", "own_process", "without_variables"]
-
-#: What tells a process to report what it recorded, and to go on.
+#: What asks a process to report what it recorded, and to go on.
 _REPORT = getattr(signal, "SIGRTMIN", signal.SIGTERM) + 1
 
 #: Variables of the environment by which a process takes part.
@@ -81,7 +79,7 @@ class Processes:
         self._owner = os.getpid() if folder is None else 0
         self._recording: Callable[[], Recording] | None = None
         self._session: Callable[[], bytes] = bytes
-        #: Whether the program was told that a pool of its own hangs.
+        #: Whether it was reported that a pool of the program's hangs.
         self.is_hanging = False
         self._parent_folder: str | None = None
         #: Raises an error in the program.
@@ -113,7 +111,7 @@ class Processes:
         self.recorder, self._recording, self._session = recorder, recording, session
         self._parent_folder, self.end, self._ends_early = parent_folder, end, ends_early
         if self.process is not None:
-            recorder.cutter.on_enough = self._report_steady
+            recorder.cutter.on_enough.subscribe(self._report_steady)
 
     # -- starting others --------------------------------------------------------------------------
 
@@ -175,7 +173,7 @@ class Processes:
     # -- being one --------------------------------------------------------------------------------
 
     def become(self, process: StartedProcess) -> None:
-        """This process takes part as that one from now on, and reports when it is told to."""
+        """This process takes part as that one from now on, and reports when it is asked to."""
         assert self.folder is not None
         if self.folder.is_stopped:
             os._exit(0)
@@ -187,7 +185,7 @@ class Processes:
         self._num_started, self._began = 0, _monotonic()
         self._ops_before = self._num_ops
         if self.recorder is not None:
-            self.recorder.cutter.on_enough = self._report_steady
+            self.recorder.cutter.on_enough.subscribe(self._report_steady)
         if threading.current_thread() is threading.main_thread():
             signal.signal(_REPORT, self._on_report_signal)
             if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:

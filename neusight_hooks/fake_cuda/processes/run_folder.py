@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from neusight.recording.recording import Recording
 
-__all__ = ["Number", "ProcessResult", "RunFolder", "StartedProcess"]
-
 #: Which process it is: those that lead to it, each by how many its parent started before it. The
 #: program's own is (0,), the first that it starts (0, 0).
 Number = tuple[int, ...]

@@ -10,8 +10,6 @@ import torch
 from neusight.fake_cuda.patching import Patches
 from neusight.recording.tensor import ForecastTensor
 
-__all__ = ["install_sent_tensors"]
-
 
 def install_sent_tensors(patches: Patches) -> None:
     """multiprocessing sends forecast tensors as CUDA does, by what names their memory."""

@@ -1,4 +1,4 @@
-"""What starts other processes tells them whose forecast they belong to."""
+"""Processes that a program starts learn whose forecast they belong to."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from neusight.recording.call_stack import call_site
 if TYPE_CHECKING:
     from neusight.fake_cuda.processes.processes import Processes
     from neusight.fake_cuda.processes.run_folder import StartedProcess
-
-__all__ = ["install_processes"]
 
 #: Programs that run Python, and so may use a GPU.
 _STARTERS = ("python", "torchrun", "accelerate", "deepspeed", "ray", "mpirun", "srun")

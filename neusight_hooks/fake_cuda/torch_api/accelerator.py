@@ -10,8 +10,6 @@ import torch
 
 from neusight.fake_cuda.patching import Patches
 
-__all__ = ["install_accelerator"]
-
 #: Functions of torch.accelerator, by what torch.cuda calls them.
 _SAME_AS = {
     "synchronize": "synchronize",

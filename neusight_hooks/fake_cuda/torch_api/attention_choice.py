@@ -13,8 +13,6 @@ from typing import Literal
 
 from neusight.recording.recording import TensorSpec
 
-__all__ = ["AttentionBackend", "AttentionCall", "AttentionChoice", "choose_attention", "priority"]
-
 AttentionBackend = Literal["flash", "efficient", "cudnn", "math"]
 #: "error": no enabled backend takes the call; torch raises "No available kernel".
 AttentionChoice = Literal["flash", "efficient", "cudnn", "math", "error"]

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from neusight.timeline.host import HostProfile
     from neusight.timeline.launches import Pricing
 
-__all__ = ["SimulatedClock", "install_virtual_time"]
-
 _NS_PER_US = 1000
 _NS_PER_S = 1_000_000_000
 
@@ -105,8 +103,7 @@ def install_virtual_time(patches: Patches, recorder: Recorder, clock: SimulatedC
             return
         recorder.tape.add(HostWork("time.sleep", round(duration * 1e6, 3)))
         real_sleep(min(duration, _REAL_SLEEP_S))
-        if recorder.on_sleep is not None:
-            recorder.on_sleep(duration)
+        recorder.on_sleep(duration)
         if recorder.interrupted is not None:  # a loop that only sleeps is here most of the time
             recorder.interrupted()
 

@@ -11,8 +11,6 @@ from neusight.fake_cuda.patching import Patches
 if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
 
-__all__ = ["install_covariance"]
-
 
 def install_covariance(patches: Patches, recorder: Recorder) -> None:
     """`torch.cov` and `Tensor.cov` with weights, until `patches.restore()`."""

@@ -6,7 +6,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses import fake_tensor
@@ -23,17 +23,10 @@ from neusight.recording.tape import Launched, TapedInput, TapedOp
 from neusight.timeline.scheduler import GRAPH_LAUNCH
 
 if TYPE_CHECKING:
+    from neusight.fake_cuda.torch_api.clock import SimulatedClock
+    from neusight.fake_cuda.torch_api.simulated_memory import SimulatedMemory
     from neusight.predictors.gpu import GPU
     from neusight.recording.recorder import Recorder
-
-__all__ = [
-    "TENSOR_TYPES",
-    "DeviceProperties",
-    "MemoryQueries",
-    "OnQuery",
-    "install_cuda_module",
-    "static_answer",
-]
 
 #: CUDA that the forecast claims: the toolkit of torch 2.13's CUDA wheels.
 CUDA_VERSION = "13.0"
@@ -48,54 +41,6 @@ _FIRST_STREAM = 33
 _CUDNN_RNN_MODES = {"RNN_RELU": 0, "RNN_TANH": 1, "LSTM": 2, "GRU": 3}
 
 OnQuery = Callable[[str, object], None]
-
-
-class MemoryQueries(Protocol):
-    """The allocator as it stands at this point of the script."""
-
-    def statistics(self) -> dict[str, int]:
-        """Keys as in torch.cuda.memory_stats."""
-        ...
-
-    def reset_peak(self) -> None:
-        """The peak starts again from here."""
-        ...
-
-    def reset_accumulated(self) -> None:
-        """What came and went is counted again."""
-        ...
-
-    def empty_cache(self) -> None:
-        """Unused segments go back."""
-        ...
-
-    def fraction(self) -> float:
-        """The share of the GPU's memory that the program may have."""
-        ...
-
-    def set_fraction(self, fraction: float) -> None:
-        """It may have this share."""
-        ...
-
-    def set_settings(self, text: str) -> None:
-        """The allocator's settings from here on."""
-        ...
-
-    def record_history(self, enabled: str | None = "all", max_entries: int | None = None) -> None:
-        """What happens from here on is kept for snapshots."""
-        ...
-
-    def snapshot(self) -> dict[str, Any]:
-        """What torch.cuda.memory._snapshot returns."""
-        ...
-
-
-class ClockQueries(Protocol):
-    """Forecast time as it stands at this point of the script."""
-
-    def event_us(self, event: int) -> float:
-        """When an event is reached on its stream."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -173,7 +118,7 @@ def supports_bf16(gpu: GPU) -> bool:
 
 
 def cudnn_version(gpu: GPU) -> int:
-    """torch.backends.cudnn.version: a ROCm build tells MIOpen's."""
+    """torch.backends.cudnn.version: a ROCm build reports MIOpen's."""
     return MIOPEN_VERSION if gpu.vendor == "amd" else gpu.cudnn_version
 
 
@@ -367,7 +312,7 @@ class _Context:
     """What the classes above share while one forecast is open."""
 
     def __init__(
-        self, recorder: Recorder, on_query: OnQuery, clock: Callable[[], ClockQueries]
+        self, recorder: Recorder, on_query: OnQuery, clock: Callable[[], SimulatedClock]
     ) -> None:
         self.recorder = recorder
         self.on_query = on_query
@@ -386,9 +331,9 @@ def install_cuda_module(
     patches: Patches,
     recorder: Recorder,
     gpu: GPU,
-    memory: MemoryQueries,
+    memory: SimulatedMemory,
     on_query: OnQuery,
-    clock: Callable[[], ClockQueries],
+    clock: Callable[[], SimulatedClock],
 ) -> None:
     """Makes torch.cuda answer for `gpu` until `patches.restore()`.
 
@@ -638,7 +583,7 @@ def _install_streams(
     patches.set(cuda, "StreamContext", StreamContext)
 
 
-def _install_memory(patches: Patches, memory: MemoryQueries, gpu: GPU, on_query: OnQuery) -> None:
+def _install_memory(patches: Patches, memory: SimulatedMemory, gpu: GPU, on_query: OnQuery) -> None:
     module = torch.cuda.memory
 
     def info(device: Any = None) -> tuple[int, int]:

@@ -14,8 +14,6 @@ from neusight.recording.recording import TensorSpec
 if TYPE_CHECKING:
     from neusight.fake_cuda.patching import Patches
 
-__all__ = ["install_jagged_attention"]
-
 #: Where torch.nested chooses, and by which names it asks (torch 2.13). If these move, its own
 #: selector says that no kernel takes the call, and the program fails with its words.
 _MODULE = "torch.nested._internal.sdpa"

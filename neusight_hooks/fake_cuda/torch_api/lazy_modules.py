@@ -13,8 +13,6 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from types import ModuleType
 from typing import Any
 
-__all__ = ["LazyModule", "install_lazy", "install_lazy_modules", "load_lazy_modules_in"]
-
 _DYNAMO = "torch._dynamo"
 #: Loaded by itself, without the package: `FakeTensorMode` and checkpoints read settings of it.
 _DYNAMO_CONFIG = "torch._dynamo.config"
@@ -216,7 +214,7 @@ class LazyModule(ModuleType):
 
 
 class _Loading:
-    """How far a late module is."""
+    """How far a lazy module is."""
 
     def __init__(self, answers: dict[str, Any]) -> None:
         self.answers = answers
@@ -227,8 +225,8 @@ class _Loading:
 
 
 class _LazyDynamo(LazyModule):
-    """Dynamo: what it is told to leave alone before it is there, it is reported again once it
-    is."""
+    """Dynamo: functions that it must leave alone are collected before it is there, and passed to it
+    once it is."""
 
     def __init__(self) -> None:
         super().__init__(_DYNAMO, {"disable": self._disable, "graph_break": _graph_break})

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from neusight.predictors.gpu import GPU
     from neusight.recording.recorder import Recorder
 
-__all__ = ["install_native_names"]
-
 
 def install_native_names(
     patches: Patches, recorder: Recorder, gpu: GPU, on_query: Callable[[str, object], None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -20,15 +20,13 @@ from neusight.fake_cuda.torch_api.attention_choice import (
 )
 from neusight.fake_cuda.torch_api.jagged_attention import install_jagged_attention
 from neusight.predictors.files import json_value
-from neusight.recording.handlers.registry import handles
+from neusight.recording.handlers.registry import Args, Kwargs, allocates, handles, overloads
 from neusight.recording.tensor import ForecastTensor
 
 if TYPE_CHECKING:
     from neusight.predictors.gpu import GPU
     from neusight.recording.recorder import Recorder
     from neusight.recording.recording import TensorSpec
-
-__all__ = ["attention_query", "install_overrides"]
 
 aten = torch.ops.aten
 
@@ -325,12 +323,6 @@ def _float_mask(mask: Any, query: Any, key: Any, *, align: bool) -> Any:
     return mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
 
 
-def _overloads(*names: str) -> list[Any]:
-    """All overloads of these ops, as far as this torch has them."""
-    packets = [getattr(aten, name) for name in names if hasattr(aten, name)]
-    return [getattr(packet, overload) for packet in packets for overload in packet.overloads()]
-
-
 # -- recurrent networks ---------------------------------------------------------------------------
 
 
@@ -408,10 +400,8 @@ def _rnn(
     return (out, hy, cy) if mode == _LSTM else (out, hy)
 
 
-@handles(aten._cudnn_rnn.default)
-def _cudnn_rnn(
-    recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Any:
+@allocates(aten._cudnn_rnn.default)
+def _cudnn_rnn(recorder: Recorder, args: Args, kwargs: Kwargs) -> Any:
     data, hidden, cell, mode, hidden_size, proj_size = args[0], args[4], args[5], *args[6:9]
     num_layers, train, bidirectional = args[9], args[12], args[13]
     batch_sizes = args[14]
@@ -429,15 +419,11 @@ def _cudnn_rnn(
     )
     reserve = recorder.new_tensor((reserve_bytes,), torch.uint8, data)
     weight_buffer = recorder.new_tensor((0,), data.dtype, data)
-    result = (out, hy, cy, reserve, weight_buffer)
-    recorder.record_handled(func, args, kwargs, result)
-    return result
+    return (out, hy, cy, reserve, weight_buffer)
 
 
-@handles(aten._cudnn_rnn_backward.default)
-def _cudnn_rnn_backward(
-    recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Any:
+@allocates(aten._cudnn_rnn_backward.default)
+def _cudnn_rnn_backward(recorder: Recorder, args: Args, kwargs: Kwargs) -> Any:
     data, weights, hidden, cell, mask = args[0], args[1], args[4], args[5], args[-1]
 
     def like(tensor: Any, wanted: bool = True) -> Any:
@@ -446,42 +432,28 @@ def _cudnn_rnn_backward(
         return recorder.new_tensor(tuple(tensor.shape), tensor.dtype, data)
 
     gradients = [like(weight) for weight in weights] if mask[3] else []
-    result = (like(data, mask[0]), like(hidden, mask[1]), like(cell, mask[2]), gradients)
-    recorder.record_handled(func, args, kwargs, result)
-    return result
+    return (like(data, mask[0]), like(hidden, mask[1]), like(cell, mask[2]), gradients)
 
 
-@handles(*_overloads("cudnn_grid_sampler"))
-def _cudnn_grid_sampler(
-    recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Any:
+@allocates(*overloads("cudnn_grid_sampler"))
+def _cudnn_grid_sampler(recorder: Recorder, args: Args, kwargs: Kwargs) -> Any:
     data, grid = args
-    out = recorder.new_tensor((*data.shape[:2], *grid.shape[1:-1]), data.dtype, data)
-    recorder.record_handled(func, args, kwargs, out)
-    return out
+    return recorder.new_tensor((*data.shape[:2], *grid.shape[1:-1]), data.dtype, data)
 
 
-@handles(*_overloads("cudnn_grid_sampler_backward"))
-def _cudnn_grid_sampler_backward(
-    recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Any:
-    out = tuple(recorder.new_tensor(tuple(t.shape), t.dtype, t) for t in args[:2])
-    recorder.record_handled(func, args, kwargs, out)
-    return out
+@allocates(*overloads("cudnn_grid_sampler_backward"))
+def _cudnn_grid_sampler_backward(recorder: Recorder, args: Args, kwargs: Kwargs) -> Any:
+    return tuple(recorder.new_tensor(tuple(t.shape), t.dtype, t) for t in args[:2])
 
 
 @handles(aten._cudnn_rnn_flatten_weight.default)
-def _flatten_weight(
-    recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Any:
+def _flatten_weight(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     # The weights become views of one buffer of the same total size: nothing to record.
     return recorder.new_tensor((0,), args[0][0].dtype, args[0][0])
 
 
-@handles(*_overloads("_use_cudnn_ctc_loss", "_use_miopen_ctc_loss"))
-def _use_cudnn_ctc_loss(
-    recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Any:
+@handles(*overloads("_use_cudnn_ctc_loss", "_use_miopen_ctc_loss"))
+def _use_cudnn_ctc_loss(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     return False  # the native kernel: cuDNN's wants deterministic mode and short targets on the CPU
 
 
@@ -501,8 +473,8 @@ def _ctc_loss_of_lists(
     )  # fmt: skip
 
 
-@handles(*_overloads("_ctc_loss"))
-def _ctc_loss(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+@allocates(*overloads("_ctc_loss"))
+def _ctc_loss(recorder: Recorder, args: Args, kwargs: Kwargs) -> Any:
     log_probs, targets, _, target_lengths = args[:4]
     num_steps, batch = log_probs.shape[0], log_probs.shape[1] if log_probs.dim() == 3 else 1
     if isinstance(target_lengths, torch.Tensor):
@@ -512,17 +484,12 @@ def _ctc_loss(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mappin
     loss = recorder.new_tensor((batch,), log_probs.dtype, log_probs)
     # A blank before, between and after all labels (aten/src/ATen/native/cuda/LossCTC.cu).
     log_alpha = recorder.new_tensor((batch, num_steps, 2 * longest + 1), log_probs.dtype, log_probs)
-    recorder.record_handled(func, args, kwargs, (loss, log_alpha))
     return loss, log_alpha
 
 
-@handles(*_overloads("_ctc_loss_backward"))
-def _ctc_loss_backward(
-    recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Any:
-    out = recorder.new_tensor(tuple(args[1].shape), args[1].dtype, args[1])
-    recorder.record_handled(func, args, kwargs, out)
-    return out
+@allocates(*overloads("_ctc_loss_backward"))
+def _ctc_loss_backward(recorder: Recorder, args: Args, kwargs: Kwargs) -> Any:
+    return recorder.new_tensor(tuple(args[1].shape), args[1].dtype, args[1])
 
 
 # -- fused RMSNorm --------------------------------------------------------------------------------
@@ -561,25 +528,19 @@ class _FusedRMSNorm(torch.autograd.Function):
         return grad_input, grad_weight, None, None
 
 
-@handles(aten._fused_rms_norm.default)
-def _fused_rms_norm(
-    recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Any:
+@allocates(aten._fused_rms_norm.default)
+def _fused_rms_norm(recorder: Recorder, args: Args, kwargs: Kwargs) -> Any:
     data, normalized_shape = args[0], args[1]
     outer = tuple(data.shape[: data.dim() - len(normalized_shape)])
     out = recorder.new_tensor(tuple(data.shape), data.dtype, data)
     statistics = torch.float32 if data.dtype in (torch.float16, torch.bfloat16) else data.dtype
     rstd = recorder.new_tensor((*outer, *(1 for _ in normalized_shape)), statistics, data)
-    recorder.record_handled(func, args, kwargs, (out, rstd))
     return out, rstd
 
 
-@handles(aten._fused_rms_norm_backward.default)
-def _fused_rms_norm_backward(
-    recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Any:
+@allocates(aten._fused_rms_norm_backward.default)
+def _fused_rms_norm_backward(recorder: Recorder, args: Args, kwargs: Kwargs) -> Any:
     data, weight, mask = args[1], args[4], args[5]
     grad_input = recorder.new_tensor(tuple(data.shape), data.dtype, data) if mask[0] else None
     grad_weight = recorder.new_tensor(tuple(weight.shape), weight.dtype, data) if mask[1] else None
-    recorder.record_handled(func, args, kwargs, (grad_input, grad_weight))
     return grad_input, grad_weight

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from neusight.predictors.gpu import GPU
     from neusight.recording.recorder import Recorder
 
-__all__ = ["SimulatedMemory"]
-
 #: Read by torch when CUDA is first used; the first of them that is set counts.
 _SETTINGS_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 
@@ -163,9 +161,9 @@ class SimulatedMemory:
         self._fraction = 1.0
         self._placement = _Counted(Allocator(self._capacity()))
         recorder.tape.followers.append(self._follow)
-        recorder.storages.on_first_alloc = self._begin
+        recorder.storages.on_first_alloc.subscribe(self._begin)
         if raises:
-            recorder.storages.on_alloc = self._check
+            recorder.storages.on_alloc.subscribe(self._check)
 
     def _capacity(self) -> int:
         limit = int(self._fraction * self._gpu.memory_bytes)

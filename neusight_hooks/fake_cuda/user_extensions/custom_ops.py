@@ -1,4 +1,4 @@
-"""Ops of the program's own that return as much as values say: a size is assumed, and told."""
+"""Ops of the program's own that return as much as values say: a size is assumed, and reported."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from neusight.recording.values.invention import MASK_DENSITY
 
 if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
-
-__all__ = ["install_custom_ops"]
 
 
 def install_custom_ops(patches: Patches, recorder: Recorder) -> None:

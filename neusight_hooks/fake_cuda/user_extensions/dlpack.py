@@ -9,8 +9,6 @@ import torch
 from neusight.fake_cuda.patching import Patches
 from neusight.recording.tensor import ForecastTensor
 
-__all__ = ["install_dlpack"]
-
 
 class _Capsule:
     """What `to_dlpack` gives of a tensor without data: only this torch can take it."""

@@ -14,8 +14,6 @@ import torch
 from neusight.fake_cuda.patching import Patches
 from neusight.recording.tensor import ForecastTensor
 
-__all__ = ["install_gradients"]
-
 
 def install_gradients(patches: Patches) -> None:
     """They are checked where a backward begins, and where a function of the program's returns."""

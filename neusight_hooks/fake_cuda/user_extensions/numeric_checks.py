@@ -14,8 +14,6 @@ from neusight.recording.tensor import ForecastTensor
 if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
 
-__all__ = ["install_numeric_checks"]
-
 
 def install_numeric_checks(patches: Patches, recorder: Recorder) -> None:
     """torch.autograd.gradcheck and torch.testing.assert_close on the GPU."""

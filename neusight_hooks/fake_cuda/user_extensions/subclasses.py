@@ -10,9 +10,6 @@ import torch
 from neusight.fake_cuda.patching import Patches
 from neusight.recording.tensor import ForecastTensor, has_own_dispatch
 
-__all__ = ["install_subclasses"]
-
-
 #: Where a class that holds no data keeps the subclass it was made of.
 _MADE_OF = "_made_of"
 

@@ -19,9 +19,7 @@ from neusight.ops.operands import (
 from neusight.ops.registry import register_op
 from neusight.predictors.clusters.placement import ranks_from
 from neusight.predictors.kernel import Kernel, KernelClass
-from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
-
-__all__: list[str] = []
+from neusight.recording.recording import Argument, OpSignature, TensorSpec
 
 _SIZE = re.compile(r"\bsize=(\d+)")
 _NODES = re.compile(r"\bnodes=(\d+)")
@@ -100,7 +98,6 @@ _IN_PLACE = {
 @register_op(*_IN_PLACE)
 def same_buffer(
     call: OpSignature,
-    math: MathMode,
     *,
     tensors: tuple[TensorSpec, ...] = (),
     inputs: tuple[TensorSpec, ...] = (),
@@ -121,12 +118,7 @@ def same_buffer(
 
 @register_op("_c10d_functional::batch_p2p_ops")
 def transfers(
-    call: OpSignature,
-    math: MathMode,
-    *,
-    op_list: Argument,
-    tensors: tuple[TensorSpec, ...],
-    **others: Argument,
+    call: OpSignature, *, op_list: Argument, tensors: tuple[TensorSpec, ...], **others: Argument
 ) -> list[Kernel]:
     """One kernel for all of a batch; a link carries both directions at once."""
     kinds = op_list if isinstance(op_list, tuple) else ()
@@ -142,26 +134,30 @@ def _ratio(large: tuple[TensorSpec, ...], small: tuple[TensorSpec, ...]) -> int 
     return max(1, sum(spec.numel for spec in large) // share) if share else None
 
 
-@register_op("c10d::_allgather_base_", "c10d::allgather_into_tensor_coalesced_")
-def all_gather_base(
+@register_op(
+    "c10d::_allgather_base_",
+    "c10d::allgather_into_tensor_coalesced_",
+    "c10d::_reduce_scatter_base_",
+    "c10d::reduce_scatter_tensor_coalesced_",
+)
+def flat_buffers(
     call: OpSignature,
-    math: MathMode,
     *,
     output_tensor: tuple[TensorSpec, ...] = (),
     input_tensor: tuple[TensorSpec, ...] = (),
     outputs: tuple[TensorSpec, ...] = (),
     inputs: tuple[TensorSpec, ...] = (),
 ) -> list[Kernel]:
-    """An all-gather into one tensor."""
-    large = gpu_tensors(output_tensor + outputs)
-    small = gpu_tensors(input_tensor + inputs)
+    """An all-gather into one tensor, or a reduce-scatter of one."""
+    large, small = gpu_tensors(output_tensor + outputs), gpu_tensors(input_tensor + inputs)
+    if "reduce_scatter" in call.op:
+        return _collective(call, "reduce_scatter", small, _ratio(small, large))
     return _collective(call, "all_gather", large, _ratio(large, small))
 
 
 @register_op("c10d::allgather_", "c10d::allgather_coalesced_")
 def all_gather_list(
     call: OpSignature,
-    math: MathMode,
     *,
     output_tensors: tuple[TensorSpec, ...] = (),
     input_tensors: tuple[TensorSpec, ...] = (),
@@ -182,31 +178,14 @@ def all_gather_list(
     "_c10d_functional_autograd::all_gather_into_tensor",
     "symm_mem::multimem_all_gather_out",
 )
-def all_gather_functional(call: OpSignature, math: MathMode) -> list[Kernel]:
+def all_gather_functional(call: OpSignature) -> list[Kernel]:
     """An all-gather into a new tensor."""
     return _collective(call, "all_gather", gpu_tensors(call.output_tensors))
-
-
-@register_op("c10d::_reduce_scatter_base_", "c10d::reduce_scatter_tensor_coalesced_")
-def reduce_scatter_base(
-    call: OpSignature,
-    math: MathMode,
-    *,
-    output_tensor: tuple[TensorSpec, ...] = (),
-    input_tensor: tuple[TensorSpec, ...] = (),
-    outputs: tuple[TensorSpec, ...] = (),
-    inputs: tuple[TensorSpec, ...] = (),
-) -> list[Kernel]:
-    """A reduce-scatter of one tensor."""
-    large = gpu_tensors(input_tensor + inputs)
-    small = gpu_tensors(output_tensor + outputs)
-    return _collective(call, "reduce_scatter", large, _ratio(large, small))
 
 
 @register_op("c10d::reduce_scatter_")
 def reduce_scatter_list(
     call: OpSignature,
-    math: MathMode,
     *,
     output_tensors: tuple[TensorSpec, ...],
     input_tensors: tuple[TensorSpec, ...],
@@ -226,7 +205,6 @@ def reduce_scatter_list(
 )
 def reduce_scatter_functional(
     call: OpSignature,
-    math: MathMode,
     *,
     input: tuple[TensorSpec, ...] = (),
     inputs: tuple[TensorSpec, ...] = (),
@@ -245,7 +223,6 @@ def reduce_scatter_functional(
 )
 def all_to_all(
     call: OpSignature,
-    math: MathMode,
     *,
     input: tuple[TensorSpec, ...] = (),
     input_split_sizes: tuple[int, ...] = (),
@@ -260,7 +237,6 @@ def all_to_all(
 @register_op("c10d::gather_", "c10d::scatter_")
 def gather_scatter(
     call: OpSignature,
-    math: MathMode,
     *,
     output_tensors: tuple[TensorSpec, ...],
     input_tensors: tuple[TensorSpec, ...],
@@ -277,7 +253,7 @@ def gather_scatter(
 
 
 @register_op("c10d::barrier", "c10d::monitored_barrier_")
-def barrier(call: OpSignature, math: MathMode, *, tensor: TensorSpec) -> list[Kernel]:
+def barrier(call: OpSignature, *, tensor: TensorSpec) -> list[Kernel]:
     """An all-reduce of one element, as ProcessGroupNCCL does it."""
     one = TensorSpec((1,), (1,), "float32", tensor.device)
     kernels = _collective(call, "all_reduce", (one,))
@@ -285,7 +261,7 @@ def barrier(call: OpSignature, math: MathMode, *, tensor: TensorSpec) -> list[Ke
 
 
 @register_op("c10d::check_for_nan")
-def check_for_nan(call: OpSignature, math: MathMode, *, tensor: TensorSpec) -> list[Kernel]:
+def check_for_nan(call: OpSignature, *, tensor: TensorSpec) -> list[Kernel]:
     """One pass."""
     return [memory_kernel(KernelClass.REDUCTION, "check_for_nan", reads=(tensor,))]
 
@@ -293,6 +269,6 @@ def check_for_nan(call: OpSignature, math: MathMode, *, tensor: TensorSpec) -> l
 @register_op(
     "_c10d_functional::wait_tensor", "c10d::wait", "symm_mem::_barrier", "symm_mem::_rendezvous"
 )
-def wait(call: OpSignature, math: MathMode) -> list[Kernel]:
+def wait(call: OpSignature) -> list[Kernel]:
     """The stream waits; nothing is launched."""
     return []

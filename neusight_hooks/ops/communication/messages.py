@@ -9,8 +9,6 @@ from neusight.predictors.clusters.placement import ranks_from
 from neusight.predictors.kernel import DTYPE_BYTES
 from neusight.recording.recording import Argument, OpSignature, TensorSpec
 
-__all__ = ["ANY_SOURCE", "BARRIER", "Message", "ProcessGroup", "group_in", "messages_of"]
-
 BARRIER = "barrier"
 ANY_SOURCE = "recvAnySource"
 

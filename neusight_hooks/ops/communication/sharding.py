@@ -5,18 +5,12 @@ from __future__ import annotations
 from neusight.ops.operands import gpu_tensors, memory_kernel
 from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel, KernelClass
-from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
-
-__all__: list[str] = []
+from neusight.recording.recording import Argument, OpSignature, TensorSpec
 
 
 @register_op("fsdp::all_gather_copy_in")
 def all_gather_copy_in(
-    call: OpSignature,
-    math: MathMode,
-    *,
-    all_gather_inputs: tuple[TensorSpec, ...],
-    **others: Argument,
+    call: OpSignature, *, all_gather_inputs: tuple[TensorSpec, ...], **others: Argument
 ) -> list[Kernel]:
     """One kernel that writes the shards of a rank side by side."""
     return _copy("foreach_copy", gpu_tensors(all_gather_inputs), gpu_tensors(all_gather_inputs))
@@ -25,7 +19,6 @@ def all_gather_copy_in(
 @register_op("fsdp::split_with_sizes_copy")
 def split_with_sizes_copy(
     call: OpSignature,
-    math: MathMode,
     *,
     all_gather_output: TensorSpec,
     out: tuple[TensorSpec, ...],
@@ -37,12 +30,7 @@ def split_with_sizes_copy(
 
 @register_op("fsdp::chunk_cat")
 def chunk_cat(
-    call: OpSignature,
-    math: MathMode,
-    *,
-    tensors: tuple[TensorSpec, ...],
-    out: TensorSpec,
-    **others: Argument,
+    call: OpSignature, *, tensors: tuple[TensorSpec, ...], out: TensorSpec, **others: Argument
 ) -> list[Kernel]:
     """One kernel that lays the gradients out by ranks, in the type in which they are reduced."""
     return _copy("chunk_cat", gpu_tensors(tensors), (out,))

@@ -25,8 +25,6 @@ from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel, KernelClass, Layout
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
-__all__ = ["MATERIALIZED_VIEWS", "move"]
-
 #: Tensors that one launch of CatArrayBatchedCopy takes (CAT_ARRAY_BATCH_SIZE, cuda/Shape.cu).
 _CAT_BATCH = 128
 
@@ -66,7 +64,7 @@ def move(source: TensorSpec, target: TensorSpec) -> list[Kernel]:
 
 @register_op("aten::copy")
 def copy_into(
-    call: OpSignature, math: MathMode, *, self: TensorSpec, src: Argument, **others: Argument
+    call: OpSignature, *, self: TensorSpec, src: Argument, **others: Argument
 ) -> list[Kernel]:
     """A copy into an existing tensor (copy_), on the GPU or across the bus."""
     if not isinstance(src, TensorSpec):  # a Python number
@@ -75,16 +73,14 @@ def copy_into(
 
 
 @register_op("aten::_copy_from", "aten::_copy_from_and_resize")
-def copy_from(
-    call: OpSignature, math: MathMode, *, self: TensorSpec, dst: TensorSpec
-) -> list[Kernel]:
+def copy_from(call: OpSignature, *, self: TensorSpec, dst: TensorSpec) -> list[Kernel]:
     """The same, said the other way round."""
     return move(self, dst)
 
 
 @register_op("aten::_to_copy")
 def to_copy(
-    call: OpSignature, math: MathMode, *, self: TensorSpec, dtype: str = "", device: str = ""
+    call: OpSignature, *, self: TensorSpec, dtype: str = "", device: str = ""
 ) -> list[Kernel]:
     """A cast, a change of memory format or a move, into a new tensor."""
     if call.output_tensors:
@@ -95,7 +91,7 @@ def to_copy(
 
 
 @register_op(*(f"aten::{name}" for name in MATERIALIZED_VIEWS))
-def clone(call: OpSignature, math: MathMode) -> list[Kernel]:
+def clone(call: OpSignature) -> list[Kernel]:
     """One copy of what a view shows, its only tensor."""
     (source, *_), target = read_tensors(call), output(call)
     kernels = copy_kernel(_shown(source, target), target)
@@ -127,7 +123,7 @@ def _shown(source: TensorSpec, target: TensorSpec) -> TensorSpec:
 
 
 @register_op("aten::_local_scalar_dense")
-def local_scalar(call: OpSignature, math: MathMode, *, self: TensorSpec) -> list[Kernel]:
+def local_scalar(call: OpSignature, *, self: TensorSpec) -> list[Kernel]:
     """item(): one element to the host, which waits for it."""
     return [memcpy_d2h(spec) for spec in (self,)]
 
@@ -202,7 +198,7 @@ def _is_transposed_piece(spec: TensorSpec) -> bool:
 
 @register_op("aten::split_with_sizes_copy", "aten::split_copy", "aten::unbind_copy")
 def split_copy(
-    call: OpSignature, math: MathMode, *, self: TensorSpec, out: tuple[TensorSpec, ...] = ()
+    call: OpSignature, *, self: TensorSpec, out: tuple[TensorSpec, ...] = ()
 ) -> list[Kernel]:
     """A copy a part; split_with_sizes_copy.out is one kernel (FSDP's unpacking)."""
     parts = gpu_tensors(out) or written_tensors(call)
@@ -221,7 +217,7 @@ def _gapped(part: TensorSpec) -> tuple[int, ...]:
 
 
 @register_op("aten::roll", "aten::flip", "aten::rot90")
-def permuted_copy(call: OpSignature, math: MathMode, *, self: TensorSpec) -> list[Kernel]:
+def permuted_copy(call: OpSignature, *, self: TensorSpec) -> list[Kernel]:
     """One kernel that computes where each element comes from."""
     target = output(call)
     if not target.numel:
@@ -239,9 +235,7 @@ def permuted_copy(call: OpSignature, math: MathMode, *, self: TensorSpec) -> lis
 
 
 @register_op("aten::constant_pad_nd")
-def constant_pad(
-    call: OpSignature, math: MathMode, *, self: TensorSpec, pad: tuple[int, ...] = ()
-) -> list[Kernel]:
+def constant_pad(call: OpSignature, *, self: TensorSpec, pad: tuple[int, ...] = ()) -> list[Kernel]:
     """The constant everywhere, then the input into its place; only cropping is one copy."""
     target = output(call)
     inside = _shrunk(self, target)
@@ -267,9 +261,7 @@ def pad(call: OpSignature, math: MathMode, *, self: TensorSpec) -> list[Kernel]:
 
 
 @register_op(*(f"aten::{name}_backward" for name in _PADS))
-def pad_backward(
-    call: OpSignature, math: MathMode, *, grad_output: TensorSpec, **others: Argument
-) -> list[Kernel]:
+def pad_backward(call: OpSignature, *, grad_output: TensorSpec, **others: Argument) -> list[Kernel]:
     """Zeros, then a kernel that adds each gradient to where it came from."""
     target = output(call)
     name = kernel_name(call).replace("1d_", "_").replace("2d_", "_").replace("3d_", "_")
@@ -279,7 +271,7 @@ def pad_backward(
 
 
 @register_op("aten::im2col", "aten::col2im")
-def im2col(call: OpSignature, math: MathMode, *, self: TensorSpec) -> list[Kernel]:
+def im2col(call: OpSignature, *, self: TensorSpec) -> list[Kernel]:
     """unfold launches a kernel an image, fold one for all."""
     target = output(call)
     batch = self.shape[0] if kernel_name(call) == "im2col" and len(self.shape) == 4 else 1
@@ -304,7 +296,7 @@ _EMBEDDED = ("select", "slice", "diagonal", "_nested_select")
 
 @register_op(*(f"aten::{name}_backward" for name in _EMBEDDED))
 def view_backward(
-    call: OpSignature, math: MathMode, *, grad_output: TensorSpec, **others: Argument
+    call: OpSignature, *, grad_output: TensorSpec, **others: Argument
 ) -> list[Kernel]:
     """Zeros, then the gradient into its place."""
     target = output(call)
@@ -313,7 +305,7 @@ def view_backward(
 
 
 @register_op("aten::unfold_backward")
-def unfold_backward(call: OpSignature, math: MathMode, *, grad_in: TensorSpec) -> list[Kernel]:
+def unfold_backward(call: OpSignature, *, grad_in: TensorSpec) -> list[Kernel]:
     """Zeros, then a kernel that adds overlapping windows."""
     target = output(call)
     return pointwise_kernel("fill", (), (target,)) + pointwise_kernel(
@@ -327,15 +319,13 @@ def unfold_backward(call: OpSignature, math: MathMode, *, grad_in: TensorSpec) -
     "aten::diagonal_scatter",
     "aten::as_strided_scatter",
 )
-def view_scatter(
-    call: OpSignature, math: MathMode, *, self: TensorSpec, src: TensorSpec
-) -> list[Kernel]:
+def view_scatter(call: OpSignature, *, self: TensorSpec, src: TensorSpec) -> list[Kernel]:
     """A copy of the whole, then the new part into its place."""
     return copy_kernel(self, output(call)) + copy_kernel(src, src._replace(stride=_gapped(src)))
 
 
 @register_op("aten::diag_embed")
-def diag_embed(call: OpSignature, math: MathMode, *, self: TensorSpec) -> list[Kernel]:
+def diag_embed(call: OpSignature, *, self: TensorSpec) -> list[Kernel]:
     """Zeros, then the diagonal."""
     target = output(call)
     place = self._replace(stride=_gapped(self))
@@ -343,9 +333,7 @@ def diag_embed(call: OpSignature, math: MathMode, *, self: TensorSpec) -> list[K
 
 
 @register_op("aten::block_diag")
-def block_diag(
-    call: OpSignature, math: MathMode, *, tensors: tuple[TensorSpec, ...] = ()
-) -> list[Kernel]:
+def block_diag(call: OpSignature, *, tensors: tuple[TensorSpec, ...] = ()) -> list[Kernel]:
     """Zeros, then a copy a block."""
     kernels = pointwise_kernel("fill", (), written_tensors(call))
     for block in tensors:
@@ -355,7 +343,7 @@ def block_diag(
 
 @register_op("aten::_pack_padded_sequence")
 def pack_padded_sequence(
-    call: OpSignature, math: MathMode, *, input: TensorSpec, **others: Argument
+    call: OpSignature, *, input: TensorSpec, **others: Argument
 ) -> list[Kernel]:
     """A concatenation of the steps of equal batch size, taken as one."""
     return copy_kernel(input, output(call), "pack_padded_sequence")
@@ -363,7 +351,7 @@ def pack_padded_sequence(
 
 @register_op("aten::_pack_padded_sequence_backward")
 def pack_padded_sequence_backward(
-    call: OpSignature, math: MathMode, *, grad: TensorSpec, **others: Argument
+    call: OpSignature, *, grad: TensorSpec, **others: Argument
 ) -> list[Kernel]:
     """Zeros, then the gradients into their places."""
     target = output(call)
@@ -374,7 +362,7 @@ def pack_padded_sequence_backward(
 
 @register_op("aten::_cudnn_rnn_flatten_weight")
 def flatten_rnn_weight(
-    call: OpSignature, math: MathMode, *, weight_arr: tuple[TensorSpec, ...] = ()
+    call: OpSignature, *, weight_arr: tuple[TensorSpec, ...] = ()
 ) -> list[Kernel]:
     """Zeros, then a copy a weight into one buffer."""
     kernels = pointwise_kernel("fill", (), written_tensors(call))
@@ -390,19 +378,14 @@ def flatten_rnn_weight(
     "aten::to_padded_tensor",
     "aten::_nested_tensor_from_mask",
 )
-def jagged_copy(call: OpSignature, math: MathMode) -> list[Kernel]:
+def jagged_copy(call: OpSignature) -> list[Kernel]:
     """One kernel between padded and packed sequences."""
     return pointwise_kernel("jagged_copy", read_tensors(call), written_tensors(call))
 
 
 @register_op("aten::repeat_interleave")
 def repeat_interleave(
-    call: OpSignature,
-    math: MathMode,
-    *,
-    repeats: Argument,
-    output_size: int | None = None,
-    **others: Argument,
+    call: OpSignature, *, repeats: Argument, output_size: int | None = None, **others: Argument
 ) -> list[Kernel]:
     """A scan of the repeats, their total read by the host unless given, then the indices."""
     target = output(call)

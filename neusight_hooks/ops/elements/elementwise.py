@@ -19,8 +19,6 @@ from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
-__all__ = ["FILLS", "POINTWISE", "RANDOM", "mean_of"]
-
 #: Pointwise ops: those tagged so in torch 2.13, and those that are so by their CUDA kernel.
 #: In-place forms are found by the name without the underscore.
 POINTWISE: tuple[str, ...] = op_names(
@@ -100,7 +98,7 @@ _CHEAP_EXPONENTS = (0.5, 2.0, 3.0, -0.5, -1.0, -2.0)
 
 
 @register_op("aten::pow")
-def power(call: OpSignature, math: MathMode, *, exponent: Argument = None) -> list[Kernel]:
+def power(call: OpSignature, *, exponent: Argument = None) -> list[Kernel]:
     """One kernel; with a small whole exponent that of a product or root."""
     is_cheap = isinstance(exponent, (int, float)) and exponent in _CHEAP_EXPONENTS
     name = "pow_by_products" if is_cheap else "pow"
@@ -108,13 +106,13 @@ def power(call: OpSignature, math: MathMode, *, exponent: Argument = None) -> li
 
 
 @register_op(*(f"aten::{name}" for name in POINTWISE), "aten::native_dropout_backward")
-def pointwise(call: OpSignature, math: MathMode) -> list[Kernel]:
+def pointwise(call: OpSignature) -> list[Kernel]:
     """One kernel over the broadcast shape."""
     return pointwise_kernel(_label(call), read_tensors(call), written_tensors(call))
 
 
 @register_op(*(f"aten::{name}" for name in FILLS))
-def fill(call: OpSignature, math: MathMode) -> list[Kernel]:
+def fill(call: OpSignature) -> list[Kernel]:
     """One kernel that only writes (a value tensor is a scalar)."""
     name = _label(call)
     label = {"arange": "arange", "linspace": "linspace", "logspace": "logspace"}.get(name, "fill")
@@ -122,7 +120,7 @@ def fill(call: OpSignature, math: MathMode) -> list[Kernel]:
 
 
 @register_op("aten::eye")
-def eye(call: OpSignature, math: MathMode) -> list[Kernel]:
+def eye(call: OpSignature) -> list[Kernel]:
     """Zeros, then ones on the diagonal."""
     target = output(call)
     side = min(target.shape) if target.shape else 0
@@ -131,9 +129,7 @@ def eye(call: OpSignature, math: MathMode) -> list[Kernel]:
 
 
 @register_op(*(f"aten::{name}" for name in RANDOM))
-def random(
-    call: OpSignature, math: MathMode, *, mean: Argument = None, std: Argument = None
-) -> list[Kernel]:
+def random(call: OpSignature, *, mean: Argument = None, std: Argument = None) -> list[Kernel]:
     """One kernel of a random number generator."""
     label = _label(call).removesuffix("_like").removesuffix("_functional")
     # normal(mean: Tensor, std) draws standard normals first, then scales and shifts in place.
@@ -153,7 +149,7 @@ def sample(call: OpSignature, math: MathMode, *, p: Argument = None) -> list[Ker
 
 
 @register_op("aten::native_dropout", "aten::_fused_dropout")
-def dropout(call: OpSignature, math: MathMode, *, train: bool | None = None) -> list[Kernel]:
+def dropout(call: OpSignature, *, train: bool | None = None) -> list[Kernel]:
     """One kernel: reads the input, writes the output and a byte of mask an element."""
     if train is False:
         return []
@@ -161,14 +157,14 @@ def dropout(call: OpSignature, math: MathMode, *, train: bool | None = None) -> 
 
 
 @register_op("aten::_masked_scale")
-def masked_scale(call: OpSignature, math: MathMode) -> list[Kernel]:
+def masked_scale(call: OpSignature) -> list[Kernel]:
     """The backward of a fused dropout."""
     return pointwise_kernel("dropout_backward", read_tensors(call), written_tensors(call))
 
 
 @register_op("aten::masked_fill")
 def masked_fill(
-    call: OpSignature, math: MathMode, *, self: TensorSpec, mask: TensorSpec, **others: Argument
+    call: OpSignature, *, self: TensorSpec, mask: TensorSpec, **others: Argument
 ) -> list[Kernel]:
     """The in-place kernel, after a copy for the out-of-place form."""
     target = output(call)
@@ -191,7 +187,7 @@ _REDUCTION_NAME = {1: "mean", 2: "sum"}  # at::Reduction
 
 @register_op("aten::mse_loss", "aten::smooth_l1_loss", "aten::huber_loss")
 def pointwise_loss(
-    call: OpSignature, math: MathMode, *, self: TensorSpec, target: TensorSpec, reduction: int = 1
+    call: OpSignature, *, self: TensorSpec, target: TensorSpec, reduction: int = 1
 ) -> list[Kernel]:
     """A pointwise kernel into a temporary, then the reduction."""
     return _reduced_loss(call, self, target, reduction, [kernel_name(call)])
@@ -200,7 +196,6 @@ def pointwise_loss(
 @register_op("aten::binary_cross_entropy")
 def binary_cross_entropy(
     call: OpSignature,
-    math: MathMode,
     *,
     self: TensorSpec,
     target: TensorSpec,
@@ -214,7 +209,7 @@ def binary_cross_entropy(
 
 @register_op("aten::soft_margin_loss")
 def soft_margin_loss(
-    call: OpSignature, math: MathMode, *, self: TensorSpec, target: TensorSpec, reduction: int = 1
+    call: OpSignature, *, self: TensorSpec, target: TensorSpec, reduction: int = 1
 ) -> list[Kernel]:
     """log1p(exp(-input * target)) in four kernels (ATen/native/Loss.cpp), then the reduction."""
     return _reduced_loss(call, self, target, reduction, ["neg", "mul", "exp", "log1p"])
@@ -223,7 +218,6 @@ def soft_margin_loss(
 @register_op("aten::binary_cross_entropy_with_logits")
 def binary_cross_entropy_with_logits(
     call: OpSignature,
-    math: MathMode,
     *,
     self: TensorSpec,
     target: TensorSpec,
@@ -261,19 +255,14 @@ def _reduced_loss(
 
 
 @register_op("aten::isin")
-def isin(call: OpSignature, math: MathMode) -> list[Kernel]:
+def isin(call: OpSignature) -> list[Kernel]:
     """A kernel that compares each element with all test elements (few) or by sorting (many)."""
     return pointwise_kernel("isin", read_tensors(call), written_tensors(call))
 
 
 @register_op("aten::_amp_update_scale")
 def amp_update_scale(
-    call: OpSignature,
-    math: MathMode,
-    *,
-    self: TensorSpec,
-    growth_tracker: TensorSpec,
-    found_inf: TensorSpec,
+    call: OpSignature, *, self: TensorSpec, growth_tracker: TensorSpec, found_inf: TensorSpec
 ) -> list[Kernel]:
     """One tiny kernel that grows or shrinks the loss scale."""
     scale = (self, growth_tracker)
@@ -281,16 +270,14 @@ def amp_update_scale(
 
 
 @register_op("aten::_assert_async", "aten::_functional_assert_async")
-def assert_async(call: OpSignature, math: MathMode) -> list[Kernel]:
+def assert_async(call: OpSignature) -> list[Kernel]:
     """One tiny kernel that traps on false."""
     reads = read_tensors(call)
     return [memory_kernel(KernelClass.ELEMENTWISE, "assert_async", reads=reads)]
 
 
 @register_op("aten::allclose")
-def allclose(
-    call: OpSignature, math: MathMode, *, self: TensorSpec, other: TensorSpec
-) -> list[Kernel]:
+def allclose(call: OpSignature, *, self: TensorSpec, other: TensorSpec) -> list[Kernel]:
     """isclose in about eight kernels, all(), and the answer read by the host."""
     mask = TensorSpec(self.shape, self.stride, "bool", self.device)
     answer = TensorSpec((), (), "bool", self.device)
@@ -301,7 +288,7 @@ def allclose(
 
 @register_op("aten::_unsafe_masked_index", "aten::_unsafe_masked_index_put_accumulate")
 def unsafe_masked_index(
-    call: OpSignature, math: MathMode, *, indices: tuple[TensorSpec, ...], **others: Argument
+    call: OpSignature, *, indices: tuple[TensorSpec, ...], **others: Argument
 ) -> list[Kernel]:
     """Clamped indices, a gather or scatter, and a masked fill."""
     target = output(call)
@@ -311,7 +298,7 @@ def unsafe_masked_index(
 
 
 @register_op("aten::_compute_linear_combination")
-def compute_linear_combination(call: OpSignature, math: MathMode) -> list[Kernel]:
+def compute_linear_combination(call: OpSignature) -> list[Kernel]:
     """Fill, then one kernel."""
     reads, target = read_tensors(call), output(call)
     return pointwise_kernel("fill", (), (target,)) + pointwise_kernel(
@@ -320,6 +307,6 @@ def compute_linear_combination(call: OpSignature, math: MathMode) -> list[Kernel
 
 
 @register_op("aten::is_nonzero")
-def is_nonzero(call: OpSignature, math: MathMode, *, self: TensorSpec) -> list[Kernel]:
+def is_nonzero(call: OpSignature, *, self: TensorSpec) -> list[Kernel]:
     """The value read by the host."""
     return [memcpy_d2h(self)]

@@ -5,15 +5,12 @@ from __future__ import annotations
 from neusight.ops.products.attention import flex_attention
 from neusight.ops.registry import register_op
 from neusight.predictors.kernel import DTYPE_BYTES, Kernel, KernelClass
-from neusight.recording.recording import Argument, MathMode, OpSignature
-
-__all__: list[str] = []
+from neusight.recording.recording import Argument, OpSignature
 
 
 @register_op("inductor::triton_*")
 def fused_kernel(
     call: OpSignature,
-    math: MathMode,
     *,
     kind: str,
     numels: tuple[int, ...],
@@ -69,7 +66,7 @@ def _main_dtype(call: OpSignature) -> str:
 
 
 @register_op("triton::*", "jiterator::*", "nvrtc::*")
-def user_kernel(call: OpSignature, math: MathMode, **others: Argument) -> list[Kernel]:
+def user_kernel(call: OpSignature, **others: Argument) -> list[Kernel]:
     """A kernel that the program brings, of which nobody knows more than its tensors: each is
     moved once."""
     num_bytes = sum(spec.num_bytes for spec in call.input_tensors)

@@ -27,8 +27,6 @@ from neusight.ops.rows.sort import deterministic_order, select_flagged
 from neusight.predictors.kernel import Kernel, KernelClass, Layout, Variant
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
-__all__: list[str] = []
-
 #: Indices up to which embedding's gradient adds rows in one kernel, without a sort
 #: (embedding_dense_backward_cuda, Embedding.cu).
 _UNSORTED_EMBEDDING = 3072
@@ -115,7 +113,6 @@ def embedding(
 @register_op("aten::embedding_dense_backward")
 def embedding_backward(
     call: OpSignature,
-    math: MathMode,
     *,
     grad_output: TensorSpec,
     indices: TensorSpec,
@@ -187,7 +184,6 @@ def _summed_segments(
 @register_op("aten::_embedding_bag", "aten::_embedding_bag_forward_only")
 def embedding_bag(
     call: OpSignature,
-    math: MathMode,
     *,
     weight: TensorSpec,
     indices: TensorSpec,
@@ -219,7 +215,6 @@ def embedding_bag(
 @register_op("aten::_embedding_bag_dense_backward", "aten::_embedding_bag_backward")
 def embedding_bag_backward(
     call: OpSignature,
-    math: MathMode,
     *,
     grad: TensorSpec,
     indices: TensorSpec,
@@ -245,16 +240,14 @@ def embedding_bag_backward(
 
 @register_op("aten::_embedding_bag_per_sample_weights_backward")
 def embedding_bag_weights_backward(
-    call: OpSignature, math: MathMode, *, grad: TensorSpec, **others: Argument
+    call: OpSignature, *, grad: TensorSpec, **others: Argument
 ) -> list[Kernel]:
     """A dot product an index."""
     return reduce_kernel("embedding_bag_weights_backward", (grad,), written_tensors(call))
 
 
 @register_op("aten::embedding_renorm")
-def embedding_renorm(
-    call: OpSignature, math: MathMode, *, self: TensorSpec, indices: TensorSpec
-) -> list[Kernel]:
+def embedding_renorm(call: OpSignature, *, self: TensorSpec, indices: TensorSpec) -> list[Kernel]:
     """The indices made unique, then the norm of each row."""
     kernels = deterministic_order(indices.numel, self.shape[0], indices.device)
     width = self.shape[1] if len(self.shape) > 1 else 1
@@ -392,12 +385,7 @@ def gather_elements(
 
 @register_op("aten::scatter", "aten::scatter_add", "aten::scatter_reduce")
 def scatter(
-    call: OpSignature,
-    math: MathMode,
-    *,
-    self: TensorSpec,
-    index: TensorSpec,
-    src: TensorSpec | None = None,
+    call: OpSignature, *, self: TensorSpec, index: TensorSpec, src: TensorSpec | None = None
 ) -> list[Kernel]:
     """As many elements as there are indices; sums also read what is there."""
     adds = kernel_name(call) != "scatter" or call.overload.endswith("reduce")
@@ -408,7 +396,6 @@ def scatter(
 @register_op("aten::index_add", "aten::index_copy", "aten::index_reduce", "aten::put")
 def index_add(
     call: OpSignature,
-    math: MathMode,
     *,
     self: TensorSpec,
     index: TensorSpec,
@@ -423,13 +410,7 @@ def index_add(
 
 @register_op("aten::index_fill")
 def index_fill(
-    call: OpSignature,
-    math: MathMode,
-    *,
-    self: TensorSpec,
-    dim: int,
-    index: TensorSpec,
-    value: Argument,
+    call: OpSignature, *, self: TensorSpec, dim: int, index: TensorSpec, value: Argument
 ) -> list[Kernel]:
     """A slice an index."""
     slices = self.numel // max(1, self.shape[dim] if self.shape else 1)
@@ -459,7 +440,7 @@ _SCATTERING = frozenset({"scatter", "scatter_add", "scatter_reduce", "index_add"
 
 
 @register_op("aten::searchsorted", "aten::bucketize")
-def searchsorted(call: OpSignature, math: MathMode) -> list[Kernel]:
+def searchsorted(call: OpSignature) -> list[Kernel]:
     """A binary search an element."""
     reads, writes = read_tensors(call), written_tensors(call)
     if not writes or not writes[0].numel:
@@ -476,7 +457,7 @@ def searchsorted(call: OpSignature, math: MathMode) -> list[Kernel]:
 
 
 @register_op("aten::nonzero", "aten::argwhere")
-def nonzero(call: OpSignature, math: MathMode, *, self: TensorSpec) -> list[Kernel]:
+def nonzero(call: OpSignature, *, self: TensorSpec) -> list[Kernel]:
     """Count, read by the host, select, and the split into coordinates for several dimensions."""
     result = output(call)
     if not self.numel:
@@ -488,7 +469,7 @@ def nonzero(call: OpSignature, math: MathMode, *, self: TensorSpec) -> list[Kern
 
 
 @register_op("aten::nonzero_static")
-def nonzero_static(call: OpSignature, math: MathMode, *, self: TensorSpec) -> list[Kernel]:
+def nonzero_static(call: OpSignature, *, self: TensorSpec) -> list[Kernel]:
     """As nonzero, of a given size and so without the host."""
     result = output(call)
     steps = [k for k in select_flagged(self, result.shape[0]) if k.name != "memcpy_d2h"]
@@ -496,9 +477,7 @@ def nonzero_static(call: OpSignature, math: MathMode, *, self: TensorSpec) -> li
 
 
 @register_op("aten::masked_select")
-def masked_select(
-    call: OpSignature, math: MathMode, *, mask: TensorSpec, **others: Argument
-) -> list[Kernel]:
+def masked_select(call: OpSignature, *, mask: TensorSpec, **others: Argument) -> list[Kernel]:
     """The mask as positions, then a gather."""
     result = output(call)
     positions = vector(result.numel, "int64", result.device)
@@ -507,7 +486,7 @@ def masked_select(
 
 @register_op("aten::masked_scatter")
 def masked_scatter(
-    call: OpSignature, math: MathMode, *, self: TensorSpec, mask: TensorSpec, source: TensorSpec
+    call: OpSignature, *, self: TensorSpec, mask: TensorSpec, source: TensorSpec
 ) -> list[Kernel]:
     """A scan of the mask, then each chosen place takes the next value."""
     result = output(call)
@@ -525,7 +504,7 @@ def masked_scatter(
 
 @register_op("aten::masked_scatter_backward")
 def masked_scatter_backward(
-    call: OpSignature, math: MathMode, *, grad_output: TensorSpec, mask: TensorSpec
+    call: OpSignature, *, grad_output: TensorSpec, mask: TensorSpec
 ) -> list[Kernel]:
     """The masked gradient, padded with zeros."""
     result = output(call)
@@ -541,9 +520,7 @@ def masked_scatter_backward(
 
 
 @register_op("aten::bincount")
-def bincount(
-    call: OpSignature, math: MathMode, *, self: TensorSpec, weights: TensorSpec | None
-) -> list[Kernel]:
+def bincount(call: OpSignature, *, self: TensorSpec, weights: TensorSpec | None) -> list[Kernel]:
     """Smallest and largest value, both read by the host, then a histogram."""
     result = output(call)
     limit = vector(1, self.dtype, self.device)
@@ -561,12 +538,7 @@ def bincount(
 
 @register_op("aten::histc", "aten::histogram")
 def histc(
-    call: OpSignature,
-    math: MathMode,
-    *,
-    self: TensorSpec,
-    bins: Argument,
-    weight: TensorSpec | None = None,
+    call: OpSignature, *, self: TensorSpec, bins: Argument, weight: TensorSpec | None = None
 ) -> list[Kernel]:
     """The limits, then a histogram."""
     result = output(call)

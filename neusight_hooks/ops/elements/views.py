@@ -5,9 +5,7 @@ from __future__ import annotations
 from neusight.ops.operands import op_names
 from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel
-from neusight.recording.recording import MathMode, OpSignature
-
-__all__ = ["VIEWS"]
+from neusight.recording.recording import OpSignature
 
 #: Views by their schema (an argument is aliased, none is written), and what hands out memory or
 #: answers about a tensor without a kernel.
@@ -53,6 +51,6 @@ _OTHERS = (
 
 
 @register_op(*(f"aten::{name}" for name in VIEWS), *_OTHERS)
-def no_kernels(call: OpSignature, math: MathMode) -> list[Kernel]:
+def no_kernels(call: OpSignature) -> list[Kernel]:
     """Nothing is launched."""
     return []

@@ -16,8 +16,6 @@ from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
-__all__: list[str] = []
-
 #: Rows up to which the weight is unpacked inside the product; with more it is unpacked to memory
 #: first, and cuBLAS multiplies. The package asks a table by GPU and shape that gives 8 to 512
 #: (bitsandbytes 0.50.2, backends/cuda/ops.py, _gemm_4bit_use_custom_cuda); this is its value for
@@ -60,13 +58,7 @@ def _plain_product(
 
 @register_op("bitsandbytes::gemv_4bit")
 def gemv_4bit(
-    call: OpSignature,
-    math: MathMode,
-    *,
-    A: TensorSpec,
-    B: TensorSpec,
-    shapeB: tuple[int, ...],
-    **others: Argument,
+    call: OpSignature, *, A: TensorSpec, B: TensorSpec, shapeB: tuple[int, ...], **others: Argument
 ) -> list[Kernel]:
     """A row times such a weight, in one kernel (kgemm_4bit_inference_naive)."""
     result = new_tensor((*A.shape[:-1], shapeB[0]), A.dtype, A.device)
@@ -160,7 +152,6 @@ def _scaled(
 )
 def optimizer_update(
     call: OpSignature,
-    math: MathMode,
     *,
     g: TensorSpec,
     p: TensorSpec,

@@ -7,9 +7,7 @@ from typing import NamedTuple
 from neusight.ops.operands import gpu_tensors, memory_kernel, written_tensors
 from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel, KernelClass, Variant
-from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
-
-__all__: list[str] = []
+from neusight.recording.recording import Argument, OpSignature, TensorSpec
 
 
 class _Pass(NamedTuple):
@@ -51,7 +49,7 @@ _PASSES: dict[str, _Pass] = {
 
 
 @register_op(*_PASSES)
-def one_pass(call: OpSignature, math: MathMode) -> list[Kernel]:
+def one_pass(call: OpSignature) -> list[Kernel]:
     """One kernel that moves each of its tensors once."""
     found = _PASSES[call.op]
     return _kernel(call, found, gpu_tensors(call.input_tensors), _written(call))
@@ -88,9 +86,7 @@ def _kernel(
 
 
 @register_op("flash_attn::norm", "flash_attn::norm_backward")
-def norm(
-    call: OpSignature, math: MathMode, *, is_rms: bool = True, **others: Argument
-) -> list[Kernel]:
+def norm(call: OpSignature, *, is_rms: bool = True, **others: Argument) -> list[Kernel]:
     """A norm with what is added before, forward and backward in one kernel each (Triton)."""
     is_backward = call.op.endswith("_backward")
     mean = others.get("mean")
@@ -101,9 +97,7 @@ def norm(
 
 
 @register_op("flash_attn::rotary", "flash_attn::rotary_inplace")
-def rotary(
-    call: OpSignature, math: MathMode, *, x: TensorSpec, cos: TensorSpec, sin: TensorSpec
-) -> list[Kernel]:
+def rotary(call: OpSignature, *, x: TensorSpec, cos: TensorSpec, sin: TensorSpec) -> list[Kernel]:
     """One kernel that rotates the first part of each head; in place it touches no other."""
     touched = x
     if call.op.endswith("_inplace"):

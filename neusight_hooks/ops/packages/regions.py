@@ -18,8 +18,6 @@ from neusight.ops.registry import map_op, register_op
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
-__all__: list[str] = []
-
 #: Operations for one bilinear sample: four weights, four products, three sums.
 _FLOPS_A_SAMPLE = 11
 
@@ -69,12 +67,7 @@ def nms(call: OpSignature, math: MathMode, *, dets: TensorSpec, scores: TensorSp
     "torchvision::ps_roi_pool",
 )
 def pooled_regions(
-    call: OpSignature,
-    math: MathMode,
-    *,
-    input: TensorSpec,
-    rois: TensorSpec,
-    sampling_ratio: int = 0,
+    call: OpSignature, *, input: TensorSpec, rois: TensorSpec, sampling_ratio: int = 0
 ) -> list[Kernel]:
     """A thread an element of the result, which reads four neighbours of each sample; what it reads
     is no more than the feature maps, which caches hold."""
@@ -108,7 +101,6 @@ def _samples(ratio: int) -> int:
 )
 def pooled_regions_backward(
     call: OpSignature,
-    math: MathMode,
     *,
     grad: TensorSpec,
     rois: TensorSpec,

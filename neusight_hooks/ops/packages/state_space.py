@@ -5,9 +5,7 @@ from __future__ import annotations
 from neusight.ops.operands import ceil_div, gpu_tensors, num_bytes, written_tensors
 from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel, KernelClass
-from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
-
-__all__: list[str] = []
+from neusight.recording.recording import Argument, OpSignature, TensorSpec
 
 #: Instructions of a thread for one state and step of the selective scan: an exponential (8 slots of
 #: 128 a clock), what it is made of and what follows (4), the scan over a CTA's threads (8).
@@ -21,7 +19,7 @@ _SCAN_FLOPS = 9
 
 @register_op("mamba_ssm::selective_scan", "mamba_ssm::selective_scan_backward")
 def selective_scan(
-    call: OpSignature, math: MathMode, *, u: TensorSpec, A: TensorSpec, **others: Argument
+    call: OpSignature, *, u: TensorSpec, A: TensorSpec, **others: Argument
 ) -> list[Kernel]:
     """One kernel, a CTA for each channel; states stay in registers."""
     rows, width = u.shape[0] * u.shape[1], u.shape[2]
@@ -47,13 +45,7 @@ def selective_scan(
 
 @register_op("mamba_ssm::chunk_scan", "mamba_ssm::chunk_scan_backward")
 def chunk_scan(
-    call: OpSignature,
-    math: MathMode,
-    *,
-    x: TensorSpec,
-    B: TensorSpec,
-    chunk_size: int,
-    **others: Argument,
+    call: OpSignature, *, x: TensorSpec, B: TensorSpec, chunk_size: int, **others: Argument
 ) -> list[Kernel]:
     """The kernels of ssd_combined.py: cumulated decays, states of the chunks, their passing on,
     C Bᵀ of each chunk, its product with x and what the state before adds. Backward has the first

@@ -16,8 +16,6 @@ from neusight.ops.registry import register_op
 from neusight.predictors.kernel import DTYPE_BYTES, Kernel, KernelClass, Variant
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
-__all__ = ["flex_attention"]
-
 
 class _Problem(NamedTuple):
     batch: int
@@ -166,10 +164,12 @@ def _head_sums(problem: _Problem, width: int) -> Kernel:
     )
 
 
-@register_op("aten::_scaled_dot_product_flash_attention")
+@register_op(
+    "aten::_scaled_dot_product_flash_attention",
+    "aten::_scaled_dot_product_flash_attention_backward",
+)
 def sdpa_flash(
     call: OpSignature,
-    math: MathMode,
     *,
     query: TensorSpec,
     key: TensorSpec,
@@ -177,36 +177,29 @@ def sdpa_flash(
     is_causal: bool = False,
     **others: Argument,
 ) -> list[Kernel]:
-    """FlashAttention-2 forward."""
-    found = _forward(_heads_first(query, key, value), "flash_attention", causal=is_causal)
+    """FlashAttention-2."""
+    problem = _heads_first(query, key, value)
+    if _is_backward(call):
+        return _backward(problem, "flash_attention", causal=is_causal, sums_groups=True)
+    found = _forward(problem, "flash_attention", causal=is_causal)
     return [replace(kernel, layout="contiguous") for kernel in found]
 
 
-@register_op("aten::_scaled_dot_product_flash_attention_backward")
-def sdpa_flash_backward(
-    call: OpSignature,
-    math: MathMode,
-    *,
-    query: TensorSpec,
-    key: TensorSpec,
-    value: TensorSpec,
-    is_causal: bool = False,
-    **others: Argument,
-) -> list[Kernel]:
-    """FlashAttention-2 backward."""
-    problem = _heads_first(query, key, value)
-    return _backward(problem, "flash_attention", causal=is_causal, sums_groups=True)
+def _is_backward(call: OpSignature) -> bool:
+    return call.op.endswith("backward")
 
 
 @register_op(
     "aten::_flash_attention_forward",
     "aten::_flash_attention_forward_no_dropout_inplace",
+    "aten::_flash_attention_backward",
     "flash_attn_3::forward",
+    "flash_attn_3::backward",
     "flash_attn::triton_forward",
+    "flash_attn::triton_backward",
 )
-def flash_forward(
+def flash(
     call: OpSignature,
-    math: MathMode,
     *,
     query: TensorSpec,
     key: TensorSpec,
@@ -219,28 +212,9 @@ def flash_forward(
     """FlashAttention-2 (-3, or the first in Triton) on [batch, sequence, heads, head_dim]."""
     whole = _sequence_first(query, key, value, cum_seq_q)
     problem, causal = _in_window(whole, window_size_left, causal=is_causal)
+    if _is_backward(call):
+        return _backward(problem, _flash(call), causal=causal, sums_groups=True)
     return _forward(problem, _flash(call), causal=causal)
-
-
-@register_op(
-    "aten::_flash_attention_backward", "flash_attn_3::backward", "flash_attn::triton_backward"
-)
-def flash_backward(
-    call: OpSignature,
-    math: MathMode,
-    *,
-    query: TensorSpec,
-    key: TensorSpec,
-    value: TensorSpec,
-    cum_seq_q: TensorSpec | None = None,
-    is_causal: bool = False,
-    window_size_left: int | None = None,
-    **others: Argument,
-) -> list[Kernel]:
-    """Its backward."""
-    whole = _sequence_first(query, key, value, cum_seq_q)
-    problem, causal = _in_window(whole, window_size_left, causal=is_causal)
-    return _backward(problem, _flash(call), causal=causal, sums_groups=True)
 
 
 def _flash(call: OpSignature) -> Variant:
@@ -263,7 +237,6 @@ def _in_window(problem: _Problem, window: int | None, *, causal: bool) -> tuple[
 @register_op("flash_attn::with_kvcache", "flash_attn_3::with_kvcache")
 def flash_with_cache(
     call: OpSignature,
-    math: MathMode,
     *,
     query: TensorSpec,
     key_cache: TensorSpec,
@@ -282,7 +255,6 @@ def flash_with_cache(
 @register_op("aten::_scaled_dot_product_efficient_attention")
 def sdpa_efficient(
     call: OpSignature,
-    math: MathMode,
     *,
     query: TensorSpec,
     key: TensorSpec,
@@ -298,7 +270,6 @@ def sdpa_efficient(
 @register_op("aten::_scaled_dot_product_efficient_attention_backward")
 def sdpa_efficient_backward(
     call: OpSignature,
-    math: MathMode,
     *,
     query: TensorSpec,
     key: TensorSpec,
@@ -342,10 +313,9 @@ def _bias_gradient(query: TensorSpec, key: TensorSpec, bias: TensorSpec) -> list
 
 
 #: custom_mask_type of _efficient_attention: 0 none, 1 causal from the top left, 2 from the bottom.
-@register_op("aten::_efficient_attention_forward")
-def efficient_forward(
+@register_op("aten::_efficient_attention_forward", "aten::_efficient_attention_backward")
+def efficient(
     call: OpSignature,
-    math: MathMode,
     *,
     query: TensorSpec,
     key: TensorSpec,
@@ -356,37 +326,20 @@ def efficient_forward(
     **others: Argument,
 ) -> list[Kernel]:
     """The memory-efficient kernel on [batch, sequence, heads, head_dim]."""
-    problem = _sequence_first(query, key, value, cu_seqlens_q)
-    return _forward(problem, "efficient_attention", causal=custom_mask_type > 0, bias=bias)
-
-
-@register_op("aten::_efficient_attention_backward")
-def efficient_backward(
-    call: OpSignature,
-    math: MathMode,
-    *,
-    query: TensorSpec,
-    key: TensorSpec,
-    value: TensorSpec,
-    bias: TensorSpec | None = None,
-    cu_seqlens_q: TensorSpec | None = None,
-    custom_mask_type: int = 0,
-    **others: Argument,
-) -> list[Kernel]:
-    """The memory-efficient kernel's backward on [batch, sequence, heads, head_dim]."""
-    return _backward(
-        _sequence_first(query, key, value, cu_seqlens_q),
-        "efficient_attention",
-        causal=custom_mask_type > 0,
-        bias=bias,
-        accumulates_query=False,
-    )
+    problem, causal = _sequence_first(query, key, value, cu_seqlens_q), custom_mask_type > 0
+    name: Variant = "efficient_attention"
+    if _is_backward(call):
+        return _backward(problem, name, causal=causal, bias=bias, accumulates_query=False)
+    return _forward(problem, name, causal=causal, bias=bias)
 
 
 @register_op(
     "aten::_scaled_dot_product_cudnn_attention",
+    "aten::_scaled_dot_product_cudnn_attention_backward",
     "aten::_cudnn_attention_forward",
+    "aten::_cudnn_attention_backward",
     "aten::_scaled_dot_product_fused_attention_overrideable",
+    "aten::_scaled_dot_product_fused_attention_overrideable_backward",
 )
 def sdpa_cudnn(
     call: OpSignature,
@@ -400,33 +353,10 @@ def sdpa_cudnn(
     is_causal: bool = False,
     **others: Argument,
 ) -> list[Kernel]:
-    """cuDNN's fused attention."""
+    """cuDNN's fused attention; its backward has kernels around the main one, as others have."""
     problem = _of_cudnn(query, key, value, cum_seq_q)
-    chosen = _chosen_before(math, attn_bias)
-    return _forward(problem, chosen, causal=is_causal, bias=attn_bias)
-
-
-@register_op(
-    "aten::_scaled_dot_product_cudnn_attention_backward",
-    "aten::_cudnn_attention_backward",
-    "aten::_scaled_dot_product_fused_attention_overrideable_backward",
-)
-def sdpa_cudnn_backward(
-    call: OpSignature,
-    math: MathMode,
-    *,
-    query: TensorSpec,
-    key: TensorSpec,
-    value: TensorSpec,
-    attn_bias: TensorSpec | None = None,
-    cum_seq_q: TensorSpec | None = None,
-    is_causal: bool = False,
-    **others: Argument,
-) -> list[Kernel]:
-    """cuDNN's fused attention backward, with the same kernels around the main one."""
-    problem = _of_cudnn(query, key, value, cum_seq_q)
-    chosen = _chosen_before(math, attn_bias)
-    return _backward(problem, chosen, causal=is_causal, bias=attn_bias)
+    attend = _backward if _is_backward(call) else _forward
+    return attend(problem, _chosen_before(math, attn_bias), causal=is_causal, bias=attn_bias)
 
 
 #: The first version of torch whose wheels bring a cuDNN (9.15.1) that it prefers on Hopper and

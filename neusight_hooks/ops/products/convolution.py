@@ -30,8 +30,6 @@ from neusight.predictors.kernel import (
 )
 from neusight.recording.recording import MathMode, OpSignature, TensorSpec
 
-__all__ = ["compute_for_convolution"]
-
 _HALF = ("float16", "bfloat16")
 
 _NOT_DILATED = (1,)
@@ -261,38 +259,24 @@ def backend_convolution_transpose(
     )
 
 
-@register_op("aten::cudnn_convolution_relu", "aten::miopen_convolution_relu")
+@register_op(
+    "aten::cudnn_convolution_relu",
+    "aten::miopen_convolution_relu",
+    "aten::cudnn_convolution_add_relu",
+    "aten::miopen_convolution_add_relu",
+)
 def fused_convolution(
     call: OpSignature,
     math: MathMode,
     *,
     self: TensorSpec,
     weight: TensorSpec,
+    z: TensorSpec | None = None,
     bias: TensorSpec | None,
     stride: tuple[int, ...],
     groups: int,
 ) -> list[Kernel]:
-    """A convolution with bias and activation in its epilogue."""
-    result = output(call)
-    size = _problem(self, weight, result, stride=stride, groups=groups)
-    return _convolution_kernels(
-        size, math, operands=(self, weight), result=result, bias=bias is not None
-    )
-
-
-@register_op("aten::cudnn_convolution_add_relu", "aten::miopen_convolution_add_relu")
-def fused_convolution_add(
-    call: OpSignature,
-    math: MathMode,
-    *,
-    self: TensorSpec,
-    weight: TensorSpec,
-    z: TensorSpec,
-    bias: TensorSpec | None,
-    stride: tuple[int, ...],
-    groups: int,
-) -> list[Kernel]:
-    """A convolution with a tensor added before the activation in its epilogue."""
+    """A convolution with bias and activation in its epilogue, where `z` may be added before it."""
     result = output(call)
     size = _problem(self, weight, result, stride=stride, groups=groups)
     return _convolution_kernels(
@@ -383,7 +367,7 @@ def _bias_gradient(grad: TensorSpec) -> Kernel:
 
 @register_op("aten::conv_tbc")
 def conv_tbc(
-    call: OpSignature, math: MathMode, *, self: TensorSpec, weight: TensorSpec, bias: TensorSpec
+    call: OpSignature, *, self: TensorSpec, weight: TensorSpec, bias: TensorSpec
 ) -> list[Kernel]:
     """The bias spread over the output, then a product a tap (ATen/native/ConvolutionTBC.cpp)."""
     result = output(call)

@@ -21,8 +21,6 @@ from neusight.ops.rows.reduction import reduce_kernel
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
-__all__ = ["SelfAttention", "whole_lengths"]
-
 #: Fused attention is taken where a head's width is a multiple of it (attention.cu).
 _FUSED_MULTIPLE = 8
 #: masked_softmax_cuda takes rows up to this in one kernel, longer ones after a fill (SoftMax.cu).
@@ -31,7 +29,7 @@ _MASKED_WIDTH = 1024
 
 @register_op("aten::_transform_bias_rescale_qkv")
 def transform_bias_rescale_qkv(
-    call: OpSignature, math: MathMode, *, qkv: TensorSpec, qkv_bias: TensorSpec
+    call: OpSignature, *, qkv: TensorSpec, qkv_bias: TensorSpec
 ) -> list[Kernel]:
     """Splits a joint projection into q, k and v, adding the bias."""
     return [

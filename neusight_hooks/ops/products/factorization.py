@@ -14,8 +14,6 @@ from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.recording.recording import MathMode, OpSignature, TensorSpec
 
-__all__: list[str] = []
-
 #: Width of a panel in the blocked factorizations of cuSOLVER and MAGMA (a typical block size).
 _PANEL = 128
 
@@ -111,9 +109,7 @@ def _trailing_products(
 
 
 @register_op("aten::lu_unpack")
-def lu_unpack(
-    call: OpSignature, math: MathMode, *, LU_data: TensorSpec, LU_pivots: TensorSpec
-) -> list[Kernel]:
+def lu_unpack(call: OpSignature, *, LU_data: TensorSpec, LU_pivots: TensorSpec) -> list[Kernel]:
     """Two triangles and a permutation."""
     results = written_tensors(call)
     return [k for result in results for k in pointwise_kernel("triu", (LU_data,), (result,))]

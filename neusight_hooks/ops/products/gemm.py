@@ -32,14 +32,6 @@ from neusight.predictors.kernel import (
 )
 from neusight.recording.recording import MathMode, OpSignature, TensorSpec
 
-__all__ = [
-    "compute_for_matmul",
-    "matmul_kernels",
-    "matrix",
-    "packed_weight_kernels",
-    "unfit_operands",
-]
-
 #: Elements in one torch.float4_e2m1fn_x2 (two 4-bit values to the byte).
 _FP4_PER_BYTE = 2
 
@@ -290,13 +282,13 @@ def _transposed(spec: TensorSpec) -> TensorSpec:
 
 
 @register_op("aten::dot")
-def dot(call: OpSignature, math: MathMode, *, self: TensorSpec, tensor: TensorSpec) -> list[Kernel]:
+def dot(call: OpSignature, *, self: TensorSpec, tensor: TensorSpec) -> list[Kernel]:
     """cuBLAS dot: a kernel of partial sums and one that adds them."""
     return _dot((self, tensor), output(call))
 
 
 @register_op("aten::vdot")
-def vdot(call: OpSignature, math: MathMode, *, self: TensorSpec, other: TensorSpec) -> list[Kernel]:
+def vdot(call: OpSignature, *, self: TensorSpec, other: TensorSpec) -> list[Kernel]:
     """As dot, with one side conjugated."""
     return _dot((self, other), output(call))
 
@@ -471,7 +463,7 @@ def foreach_mm(
 
 @register_op("aten::_weight_int8pack_mm")
 def int8_weight_mm(
-    call: OpSignature, math: MathMode, *, self: TensorSpec, mat2: TensorSpec, scales: TensorSpec
+    call: OpSignature, *, self: TensorSpec, mat2: TensorSpec, scales: TensorSpec
 ) -> list[Kernel]:
     """A product with a weight of 8-bit integers and a scale a column."""
     return packed_weight_kernels(self, (mat2, scales), output(call), "packed_rows")
@@ -479,12 +471,7 @@ def int8_weight_mm(
 
 @register_op("aten::_weight_int4pack_mm")
 def int4_weight_mm(
-    call: OpSignature,
-    math: MathMode,
-    *,
-    self: TensorSpec,
-    mat2: TensorSpec,
-    qScaleAndZeros: TensorSpec,
+    call: OpSignature, *, self: TensorSpec, mat2: TensorSpec, qScaleAndZeros: TensorSpec
 ) -> list[Kernel]:
     """A product with a weight of 4-bit integers, a scale and a zero a group."""
     return packed_weight_kernels(self, (mat2, qScaleAndZeros), output(call), "packed_16_rows")
@@ -493,7 +480,6 @@ def int4_weight_mm(
 @register_op("aten::_mixed_dtypes_linear")
 def mixed_dtypes_linear(
     call: OpSignature,
-    math: MathMode,
     *,
     input: TensorSpec,
     weight: TensorSpec,
@@ -533,7 +519,6 @@ def packed_weight_kernels(
 @register_op("aten::_trilinear")
 def trilinear(
     call: OpSignature,
-    math: MathMode,
     *,
     i1: TensorSpec,
     i2: TensorSpec,

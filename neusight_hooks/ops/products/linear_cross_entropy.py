@@ -10,8 +10,6 @@ from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
-__all__: list[str] = []
-
 
 @register_op(
     "torch_nn::_linear_cross_entropy_batch_chunked",

@@ -19,8 +19,6 @@ from neusight.ops.registry import register_op
 from neusight.predictors.kernel import RECURRENT, Kernel
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
-__all__: list[str] = []
-
 #: cudnnRNNMode_t: the cell's name and its number of gates.
 _CELLS = {0: ("rnn_cell", 1), 1: ("rnn_cell", 1), 2: ("lstm_cell", 4), 3: ("gru_cell", 3)}
 
@@ -208,7 +206,7 @@ _FUSED_CELLS = ("_thnn_fused_lstm_cell", "_thnn_fused_gru_cell")
     "aten::_thnn_fused_lstm_cell_backward",
     "aten::_thnn_fused_gru_cell_backward",
 )
-def fused_cell(call: OpSignature, math: MathMode, *, has_bias: bool = False) -> list[Kernel]:
+def fused_cell(call: OpSignature, *, has_bias: bool = False) -> list[Kernel]:
     """One pointwise kernel for all gates; a bias gradient of the LSTM is a sum of its own."""
     name = kernel_name(call).removeprefix("thnn_fused_").removesuffix("_impl")
     writes = written_tensors(call)
@@ -221,6 +219,6 @@ def fused_cell(call: OpSignature, math: MathMode, *, has_bias: bool = False) -> 
 
 
 @register_op("aten::_cudnn_init_dropout_state")
-def init_dropout_state(call: OpSignature, math: MathMode) -> list[Kernel]:
+def init_dropout_state(call: OpSignature) -> list[Kernel]:
     """One kernel that seeds the generators."""
     return pointwise_kernel("init_dropout_state", (), written_tensors(call))

@@ -20,13 +20,10 @@ from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
-__all__: list[str] = []
-
 
 @register_op("aten::_sparse_semi_structured_linear")
 def semi_structured_linear(
     call: OpSignature,
-    math: MathMode,
     *,
     input: TensorSpec,
     weight: TensorSpec,
@@ -39,12 +36,7 @@ def semi_structured_linear(
 
 @register_op("aten::_sparse_semi_structured_mm")
 def semi_structured_mm(
-    call: OpSignature,
-    math: MathMode,
-    *,
-    mat1: TensorSpec,
-    mat1_meta: TensorSpec,
-    mat2: TensorSpec,
+    call: OpSignature, *, mat1: TensorSpec, mat1_meta: TensorSpec, mat2: TensorSpec
 ) -> list[Kernel]:
     """A product whose left side is 2:4 sparse."""
     return _sparse_product(mat1, (mat1, mat1_meta, mat2), output(call))
@@ -53,7 +45,6 @@ def semi_structured_mm(
 @register_op("aten::_sparse_semi_structured_addmm")
 def semi_structured_addmm(
     call: OpSignature,
-    math: MathMode,
     *,
     input: TensorSpec,
     mat1: TensorSpec,
@@ -67,7 +58,6 @@ def semi_structured_addmm(
 @register_op("aten::_cslt_sparse_mm")
 def cslt_sparse_mm(
     call: OpSignature,
-    math: MathMode,
     *,
     compressed_A: TensorSpec,
     dense_B: TensorSpec,
@@ -85,7 +75,6 @@ def cslt_sparse_mm(
 @register_op("semi_structured::cutlass_mm", "semi_structured::cusparselt_mm")
 def semi_structured_product(
     call: OpSignature,
-    math: MathMode,
     *,
     dense: TensorSpec,
     packed: TensorSpec,

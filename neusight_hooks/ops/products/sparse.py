@@ -16,9 +16,7 @@ from neusight.ops.operands import (
 from neusight.ops.registry import register_op
 from neusight.ops.rows.sort import radix_sort, select_flagged
 from neusight.predictors.kernel import Kernel, KernelClass
-from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
-
-__all__: list[str] = []
+from neusight.recording.recording import Argument, OpSignature, TensorSpec
 
 
 def _gathering(
@@ -57,7 +55,6 @@ def _gathering(
 @register_op("aten::mm.sparse", "aten::addmm.sparse", "aten::mv.sparse")
 def spmm(
     call: OpSignature,
-    math: MathMode,
     *,
     pointers: TensorSpec,
     plain: TensorSpec,
@@ -83,13 +80,7 @@ def spmm(
 
 @register_op("aten::bmm.sparse")
 def sparse_bmm(
-    call: OpSignature,
-    math: MathMode,
-    *,
-    plain: TensorSpec,
-    values: TensorSpec,
-    dense: TensorSpec,
-    rows: int,
+    call: OpSignature, *, plain: TensorSpec, values: TensorSpec, dense: TensorSpec, rows: int
 ) -> list[Kernel]:
     """An SpMM each, after the ends of the matrices were sought and read (bmm_out_sparse_cuda)."""
     batch = dense.shape[0]
@@ -111,7 +102,6 @@ def sparse_bmm(
 @register_op("aten::_sparse_sparse_matmul.sparse")
 def spgemm(
     call: OpSignature,
-    math: MathMode,
     *,
     plain: TensorSpec,
     values: TensorSpec,
@@ -149,7 +139,6 @@ def spgemm(
 @register_op("aten::sparse_sampled_addmm.sparse")
 def sddmm(
     call: OpSignature,
-    math: MathMode,
     *,
     plain: TensorSpec,
     pointers: TensorSpec,
@@ -171,9 +160,7 @@ def sddmm(
 
 
 @register_op("aten::_coalesce.sparse")
-def coalesce(
-    call: OpSignature, math: MathMode, *, indices: TensorSpec, values: TensorSpec
-) -> list[Kernel]:
+def coalesce(call: OpSignature, *, indices: TensorSpec, values: TensorSpec) -> list[Kernel]:
     """One number a coordinate, sorted, each kept once, values added up, and numbers taken apart
     again (_coalesce_sparse_cuda in SparseCUDATensor.cu)."""
     number = vector(indices.shape[1], "int64")
@@ -204,15 +191,13 @@ def coalesce(
 
 
 @register_op("aten::_convert_indices_from_coo_to_csr.sparse")
-def coo_to_csr(call: OpSignature, math: MathMode, *, rows: TensorSpec) -> list[Kernel]:
+def coo_to_csr(call: OpSignature, *, rows: TensorSpec) -> list[Kernel]:
     """Where each row begins (convert_indices_from_coo_to_csr_cuda)."""
     return pointwise_kernel("convert_indices_from_coo_to_csr", (rows,), (output(call),))
 
 
 @register_op("aten::_convert_indices_from_csr_to_coo.sparse")
-def csr_to_coo(
-    call: OpSignature, math: MathMode, *, pointers: TensorSpec, plain: TensorSpec
-) -> list[Kernel]:
+def csr_to_coo(call: OpSignature, *, pointers: TensorSpec, plain: TensorSpec) -> list[Kernel]:
     """The row of each non-zero, beside its column."""
     half = vector(plain.numel, "int64")
     return copy_kernel(plain, half) + pointwise_kernel(
@@ -246,12 +231,7 @@ def _scattered(
 
 @register_op("aten::_to_dense.sparse")
 def to_dense(
-    call: OpSignature,
-    math: MathMode,
-    *,
-    plain: TensorSpec,
-    values: TensorSpec,
-    pointers: TensorSpec | None = None,
+    call: OpSignature, *, plain: TensorSpec, values: TensorSpec, pointers: TensorSpec | None = None
 ) -> list[Kernel]:
     """Values added into zeros, which were filled before."""
     return _scattered("sparse_to_dense", (plain, pointers), values)
@@ -259,12 +239,7 @@ def to_dense(
 
 @register_op("aten::add_.sparse")
 def add_to_dense(
-    call: OpSignature,
-    math: MathMode,
-    *,
-    self: TensorSpec,
-    indices: TensorSpec,
-    values: TensorSpec,
+    call: OpSignature, *, self: TensorSpec, indices: TensorSpec, values: TensorSpec
 ) -> list[Kernel]:
     """Values added to a dense tensor where they stand (add_out_dense_sparse_cuda): those of rows
     of an embedding's gradient, say."""
@@ -272,7 +247,7 @@ def add_to_dense(
 
 
 @register_op("aten::_to_sparse.sparse")
-def from_dense(call: OpSignature, math: MathMode, *, self: TensorSpec) -> list[Kernel]:
+def from_dense(call: OpSignature, *, self: TensorSpec) -> list[Kernel]:
     """Where a tensor is not zero, and what it has there (dense_to_sparse: nonzero and a gather)."""
     values = [spec for spec in call.output_tensors if spec.device != "cpu"][-1]
     flags = self._replace(dtype="bool")
@@ -287,9 +262,7 @@ def from_dense(call: OpSignature, math: MathMode, *, self: TensorSpec) -> list[K
 
 
 @register_op("aten::sparse_mask.sparse")
-def sparse_mask(
-    call: OpSignature, math: MathMode, *, self: TensorSpec, indices: TensorSpec
-) -> list[Kernel]:
+def sparse_mask(call: OpSignature, *, self: TensorSpec, indices: TensorSpec) -> list[Kernel]:
     """What a dense tensor has at coordinates: one number a coordinate, and a gather."""
     values = output(call)
     rows = max(1, values.shape[0] if values.shape else 1)
@@ -304,12 +277,7 @@ def sparse_mask(
 
 @register_op("aten::_sparse_mask_projection.sparse")
 def mask_projection(
-    call: OpSignature,
-    math: MathMode,
-    *,
-    indices: TensorSpec,
-    values: TensorSpec,
-    mask: TensorSpec,
+    call: OpSignature, *, indices: TensorSpec, values: TensorSpec, mask: TensorSpec
 ) -> list[Kernel]:
     """Coordinates sought among those of another tensor (a binary search), and gathered."""
     result = output(call)
@@ -323,7 +291,7 @@ def mask_projection(
 
 
 @register_op("aten::mul.sparse", "aten::add.sparse")
-def two_patterns(call: OpSignature, math: MathMode, **others: Argument) -> list[Kernel]:
+def two_patterns(call: OpSignature, **others: Argument) -> list[Kernel]:
     """Two patterns laid upon each other: one goes through both, counts, and goes through again."""
     inputs = [spec for spec in call.input_tensors if spec.device != "cpu"]
     outputs = [spec for spec in call.output_tensors if spec.device != "cpu"]
@@ -346,12 +314,7 @@ def two_patterns(call: OpSignature, math: MathMode, **others: Argument) -> list[
     "aten::_sparse_log_softmax_backward_data.sparse",
 )
 def sparse_softmax(
-    call: OpSignature,
-    math: MathMode,
-    *,
-    indices: TensorSpec,
-    values: TensorSpec,
-    grad: TensorSpec | None = None,
+    call: OpSignature, *, indices: TensorSpec, values: TensorSpec, grad: TensorSpec | None = None
 ) -> list[Kernel]:
     """Non-zeros sorted by their pool (a row of the matrix), and a kernel over the pools, which goes
     through the values thrice (cuda/SoftMax.cu under sparse)."""

@@ -26,8 +26,6 @@ from neusight.ops.rows.rms_norm import (
 from neusight.predictors.kernel import Kernel, KernelClass, RowsSize, Variant
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
-__all__: list[str] = []
-
 
 def _norm_kernel(
     name: str,
@@ -154,7 +152,6 @@ def _weight_gradients(
 @register_op("aten::native_group_norm")
 def group_norm(
     call: OpSignature,
-    math: MathMode,
     *,
     input: TensorSpec,
     weight: TensorSpec | None,
@@ -208,7 +205,6 @@ def _apply_by_channel(
 @register_op("aten::native_group_norm_backward")
 def group_norm_backward(
     call: OpSignature,
-    math: MathMode,
     *,
     grad_out: TensorSpec,
     input: TensorSpec,
@@ -285,7 +281,6 @@ def _channels(source: TensorSpec) -> int:
 @register_op("aten::cudnn_batch_norm", "aten::miopen_batch_norm")
 def cudnn_batch_norm(
     call: OpSignature,
-    math: MathMode,
     *,
     input: TensorSpec,
     weight: TensorSpec,
@@ -315,7 +310,6 @@ def _in_layout_of(source: TensorSpec, kernels: list[Kernel]) -> list[Kernel]:
 @register_op("aten::cudnn_batch_norm_backward", "aten::miopen_batch_norm_backward")
 def cudnn_batch_norm_backward(
     call: OpSignature,
-    math: MathMode,
     *,
     input: TensorSpec,
     grad_output: TensorSpec,
@@ -343,7 +337,6 @@ def cudnn_batch_norm_backward(
 )
 def native_batch_norm(
     call: OpSignature,
-    math: MathMode,
     *,
     input: TensorSpec,
     weight: TensorSpec | None,
@@ -391,7 +384,6 @@ def _batch_statistics(source: TensorSpec, writes: tuple[TensorSpec, ...]) -> lis
 @register_op("aten::native_batch_norm_backward", "aten::batch_norm_backward")
 def native_batch_norm_backward(
     call: OpSignature,
-    math: MathMode,
     *,
     grad_out: TensorSpec,
     input: TensorSpec,
@@ -458,15 +450,13 @@ def _gradient_sums(
 
 
 @register_op("aten::batch_norm_stats", "aten::batch_norm_update_stats")
-def batch_norm_stats(
-    call: OpSignature, math: MathMode, *, input: TensorSpec, **others: Argument
-) -> list[Kernel]:
+def batch_norm_stats(call: OpSignature, *, input: TensorSpec, **others: Argument) -> list[Kernel]:
     """Synchronized batch norm: the statistics of this GPU."""
     return _batch_statistics(input, written_tensors(call))
 
 
 @register_op("aten::batch_norm_elemt", "aten::batch_norm_backward_elemt")
-def batch_norm_elemt(call: OpSignature, math: MathMode) -> list[Kernel]:
+def batch_norm_elemt(call: OpSignature) -> list[Kernel]:
     """Synchronized batch norm: an elementwise pass."""
     name = "batch_norm_backward" if "backward" in call.op else "batch_norm"
     return _apply_by_channel(name, read_tensors(call), output(call))
@@ -474,7 +464,7 @@ def batch_norm_elemt(call: OpSignature, math: MathMode) -> list[Kernel]:
 
 @register_op("aten::batch_norm_gather_stats", "aten::batch_norm_gather_stats_with_counts")
 def batch_norm_gather_stats(
-    call: OpSignature, math: MathMode, *, mean: TensorSpec, **others: Argument
+    call: OpSignature, *, mean: TensorSpec, **others: Argument
 ) -> list[Kernel]:
     """Synchronized batch norm: the statistics of all GPUs joined."""
     channels = mean.shape[-1] if mean.shape else 1
@@ -491,7 +481,7 @@ def batch_norm_gather_stats(
 
 @register_op("aten::batch_norm_backward_reduce")
 def batch_norm_backward_reduce(
-    call: OpSignature, math: MathMode, *, input: TensorSpec, **others: Argument
+    call: OpSignature, *, input: TensorSpec, **others: Argument
 ) -> list[Kernel]:
     """Synchronized batch norm: the sums a channel that the gradients need."""
     channels = _channels(input)
@@ -507,7 +497,7 @@ def batch_norm_backward_reduce(
 
 
 @register_op("aten::_weight_norm_interface", "aten::_weight_norm_interface_backward")
-def weight_norm(call: OpSignature, math: MathMode) -> list[Kernel]:
+def weight_norm(call: OpSignature) -> list[Kernel]:
     """One kernel: a norm along all dimensions but one, and the scaling by it."""
     reads, writes = read_tensors(call), written_tensors(call)
     largest = max(reads, key=lambda spec: spec.numel)

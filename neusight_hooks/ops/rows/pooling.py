@@ -16,9 +16,7 @@ from neusight.ops.operands import (
 )
 from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel, KernelClass, Layout, RowsSize
-from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
-
-__all__: list[str] = []
+from neusight.recording.recording import Argument, OpSignature, TensorSpec
 
 #: Pooling ops and the name of their kernel.
 _POOLS = {
@@ -72,12 +70,7 @@ def _window(kernel_size: tuple[int, ...], op: str) -> int:
 
 @register_op(*(f"aten::{name}" for name in _POOLS))
 def pool(
-    call: OpSignature,
-    math: MathMode,
-    *,
-    self: TensorSpec,
-    kernel_size: tuple[int, ...] = (),
-    **others: Argument,
+    call: OpSignature, *, self: TensorSpec, kernel_size: tuple[int, ...] = (), **others: Argument
 ) -> list[Kernel]:
     """One kernel; each output reads its window."""
     result = output(call)
@@ -103,7 +96,6 @@ def pool(
 @register_op(*(f"aten::{name}" for name in _BACKWARDS))
 def pool_backward(
     call: OpSignature,
-    math: MathMode,
     *,
     grad_output: TensorSpec,
     indices: TensorSpec | None = None,
@@ -133,7 +125,7 @@ def pool_backward(
 
 
 @register_op("aten::max_unpool2d", "aten::max_unpool3d")
-def max_unpool(call: OpSignature, math: MathMode) -> list[Kernel]:
+def max_unpool(call: OpSignature) -> list[Kernel]:
     """Zeros, then each value to its place."""
     result = output(call)
     return pointwise_kernel("fill", (), (result,)) + pointwise_kernel(
@@ -153,7 +145,7 @@ def _op(kind: str) -> str:
 
 
 @register_op(*(_op(kind) for kind in (*_NEAREST, *_SMOOTH, *_ANTIALIASED)))
-def upsample(call: OpSignature, math: MathMode) -> list[Kernel]:
+def upsample(call: OpSignature) -> list[Kernel]:
     """One kernel: an output a thread, but bilinear and in NCHW a pixel, which goes through all
     images and channels (UpSampleBilinear2d.cu, upsample_bilinear2d_out_frame)."""
     kernels = _image_kernel("upsample", read_tensors(call), written_tensors(call))
@@ -187,17 +179,13 @@ def _image_kernel(
 
 
 @register_op(*(f"{_op(kind)}_backward" for kind in _NEAREST))
-def upsample_nearest_backward(
-    call: OpSignature, math: MathMode, *, grad_output: TensorSpec
-) -> list[Kernel]:
+def upsample_nearest_backward(call: OpSignature, *, grad_output: TensorSpec) -> list[Kernel]:
     """One kernel that sums the outputs of each input."""
     return _image_kernel("upsample_backward", (grad_output,), written_tensors(call))
 
 
 @register_op(*(f"{_op(kind)}_backward" for kind in (*_SMOOTH, *_ANTIALIASED)))
-def upsample_smooth_backward(
-    call: OpSignature, math: MathMode, *, grad_output: TensorSpec
-) -> list[Kernel]:
+def upsample_smooth_backward(call: OpSignature, *, grad_output: TensorSpec) -> list[Kernel]:
     """Zeros, then a kernel with atomics."""
     writes = written_tensors(call)
     return pointwise_kernel("fill", (), writes) + _image_kernel(
@@ -209,13 +197,13 @@ _SAMPLERS = ("grid_sampler_2d", "grid_sampler_3d", "cudnn_grid_sampler")
 
 
 @register_op(*(f"aten::{name}" for name in _SAMPLERS))
-def grid_sampler(call: OpSignature, math: MathMode) -> list[Kernel]:
+def grid_sampler(call: OpSignature) -> list[Kernel]:
     """One kernel that reads a neighbourhood a grid point."""
     return _image_kernel("grid_sample", read_tensors(call), written_tensors(call))
 
 
 @register_op(*(f"aten::{name}_backward" for name in _SAMPLERS))
-def grid_sampler_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+def grid_sampler_backward(call: OpSignature) -> list[Kernel]:
     """Zeros for the image's gradient, then one kernel with atomics."""
     writes = written_tensors(call)
     return pointwise_kernel("fill", (), writes[:1]) + _image_kernel(
@@ -228,6 +216,6 @@ def grid_sampler_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
     "aten::cudnn_affine_grid_generator",
     "aten::cudnn_affine_grid_generator_backward",
 )
-def affine_grid(call: OpSignature, math: MathMode) -> list[Kernel]:
+def affine_grid(call: OpSignature) -> list[Kernel]:
     """The base grid and its product with the matrices, taken as one pass."""
     return pointwise_kernel(kernel_name(call), read_tensors(call), written_tensors(call))

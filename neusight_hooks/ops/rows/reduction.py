@@ -21,8 +21,6 @@ from neusight.ops.registry import register_op
 from neusight.predictors.kernel import SERIAL_SUM, Kernel, KernelClass, Variant
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
-__all__ = ["REDUCTIONS", "reduce_kernel", "temporary"]
-
 #: Ops that are one launch of at::native::reduce_kernel (or like it).
 REDUCTIONS: tuple[str, ...] = op_names(
     """
@@ -62,7 +60,7 @@ def temporary(like: TensorSpec, dtype: str | None = None) -> TensorSpec:
 
 
 @register_op("aten::max.other", "aten::max.out", "aten::min.other", "aten::min.out")
-def binary_extremum(call: OpSignature, math: MathMode) -> list[Kernel]:
+def binary_extremum(call: OpSignature) -> list[Kernel]:
     """The larger or smaller of two tensors, element by element."""
     return pointwise_kernel(kernel_name(call), read_tensors(call), written_tensors(call))
 
@@ -73,11 +71,7 @@ _SAME_KERNEL = {"linalg_vector_norm": "norm", "native_norm": "norm"}
 
 @register_op(*(f"aten::{name}" for name in REDUCTIONS))
 def reduce_elements(
-    call: OpSignature,
-    math: MathMode,
-    *,
-    self: TensorSpec,
-    dim: tuple[int, ...] = (),
+    call: OpSignature, *, self: TensorSpec, dim: tuple[int, ...] = ()
 ) -> list[Kernel]:
     """One kernel."""
     name = kernel_name(call)
@@ -104,7 +98,7 @@ def _keeps_innermost(source: TensorSpec, dims: tuple[int, ...]) -> bool:
 
 
 @register_op("aten::count_nonzero")
-def count_nonzero(call: OpSignature, math: MathMode, *, self: TensorSpec) -> list[Kernel]:
+def count_nonzero(call: OpSignature, *, self: TensorSpec) -> list[Kernel]:
     """A comparison, then a sum."""
     mask = temporary(self, "bool")
     return pointwise_kernel("ne", (self,), (mask,)) + reduce_kernel(
@@ -113,7 +107,7 @@ def count_nonzero(call: OpSignature, math: MathMode, *, self: TensorSpec) -> lis
 
 
 @register_op("aten::logsumexp")
-def logsumexp(call: OpSignature, math: MathMode, *, self: TensorSpec) -> list[Kernel]:
+def logsumexp(call: OpSignature, *, self: TensorSpec) -> list[Kernel]:
     """Eight kernels: maximum, guard against infinity, sub, exp, sum, log, add (ReduceOps.cpp)."""
     result = output(call)
     kernels = reduce_kernel("amax", (self,), (result,))
@@ -128,9 +122,7 @@ def logsumexp(call: OpSignature, math: MathMode, *, self: TensorSpec) -> list[Ke
 
 
 @register_op("aten::equal")
-def equal(
-    call: OpSignature, math: MathMode, *, self: TensorSpec, other: TensorSpec
-) -> list[Kernel]:
+def equal(call: OpSignature, *, self: TensorSpec, other: TensorSpec) -> list[Kernel]:
     """A comparison, all(), and the answer read by the host; shapes that differ need none."""
     if self.shape != other.shape:
         return []
@@ -141,9 +133,7 @@ def equal(
 
 
 @register_op("aten::_nested_tensor_from_mask_left_aligned")
-def left_aligned(
-    call: OpSignature, math: MathMode, *, t: TensorSpec, mask: TensorSpec
-) -> list[Kernel]:
+def left_aligned(call: OpSignature, *, t: TensorSpec, mask: TensorSpec) -> list[Kernel]:
     """How long each row is, whether that is where it ends, and the answer read by the host."""
     answer = TensorSpec((), (), "bool", mask.device)
     lengths = TensorSpec(mask.shape[:1], (1,), "int64", mask.device)
@@ -159,20 +149,14 @@ def left_aligned(
     "aten::cummax",
     "aten::cummin",
 )
-def scan(call: OpSignature, math: MathMode, *, self: TensorSpec, dim: int) -> list[Kernel]:
+def scan(call: OpSignature, *, self: TensorSpec, dim: int) -> list[Kernel]:
     """A scan along a dimension; over the whole tensor CUB initialises its tile states first."""
     return scan_kernels(kernel_name(call), self, written_tensors(call), dim)
 
 
 @register_op("aten::_cummax_helper", "aten::_cummin_helper")
 def scan_into(
-    call: OpSignature,
-    math: MathMode,
-    *,
-    self: TensorSpec,
-    values: TensorSpec,
-    indices: TensorSpec,
-    dim: int,
+    call: OpSignature, *, self: TensorSpec, values: TensorSpec, indices: TensorSpec, dim: int
 ) -> list[Kernel]:
     """The same into tensors that are there."""
     return scan_kernels(kernel_name(call), self, (values, indices), dim)
@@ -255,9 +239,7 @@ _CACHE_LINE_BYTES = 128
 
 
 @register_op("aten::nll_loss_backward", "aten::nll_loss2d_backward")
-def nll_loss_backward(
-    call: OpSignature, math: MathMode, *, target: TensorSpec, **others: Argument
-) -> list[Kernel]:
+def nll_loss_backward(call: OpSignature, *, target: TensorSpec, **others: Argument) -> list[Kernel]:
     """Zeros everywhere, then one value a target."""
     result = output(call)
     if not result.numel or not target.numel:
@@ -277,13 +259,7 @@ def nll_loss_backward(
 
 @register_op("aten::multi_margin_loss", "aten::multilabel_margin_loss_forward")
 def margin_loss(
-    call: OpSignature,
-    math: MathMode,
-    *,
-    self: TensorSpec,
-    target: TensorSpec,
-    reduction: int,
-    **others: Argument,
+    call: OpSignature, *, self: TensorSpec, target: TensorSpec, reduction: int, **others: Argument
 ) -> list[Kernel]:
     """A row a block; a mean or sum over rows takes a second kernel."""
     writes = written_tensors(call)
@@ -295,15 +271,13 @@ def margin_loss(
 
 
 @register_op("aten::multi_margin_loss_backward", "aten::multilabel_margin_loss_backward")
-def margin_loss_backward(call: OpSignature, math: MathMode) -> list[Kernel]:
+def margin_loss_backward(call: OpSignature) -> list[Kernel]:
     """One kernel over the scores."""
     return pointwise_kernel("margin_loss_backward", read_tensors(call), written_tensors(call))
 
 
 @register_op("aten::_ctc_loss", "aten::_cudnn_ctc_loss", "aten::miopen_ctc_loss")
-def ctc_loss(
-    call: OpSignature, math: MathMode, *, log_probs: TensorSpec, **others: Argument
-) -> list[Kernel]:
+def ctc_loss(call: OpSignature, *, log_probs: TensorSpec, **others: Argument) -> list[Kernel]:
     """The forward variables, one time step after the other inside one kernel."""
     writes = written_tensors(call)
     rows = log_probs.shape[1] if len(log_probs.shape) > 2 else 1
@@ -321,12 +295,7 @@ def ctc_loss(
 
 @register_op("aten::_ctc_loss_backward")
 def ctc_loss_backward(
-    call: OpSignature,
-    math: MathMode,
-    *,
-    log_probs: TensorSpec,
-    log_alpha: TensorSpec,
-    **others: Argument,
+    call: OpSignature, *, log_probs: TensorSpec, log_alpha: TensorSpec, **others: Argument
 ) -> list[Kernel]:
     """The backward variables, then the gradient of every score."""
     result = output(call)
@@ -376,13 +345,7 @@ def _distances(reads: tuple[TensorSpec, ...], result: TensorSpec) -> list[Kernel
 
 @register_op("aten::_cdist_backward")
 def cdist_backward(
-    call: OpSignature,
-    math: MathMode,
-    *,
-    grad: TensorSpec,
-    x1: TensorSpec,
-    x2: TensorSpec,
-    cdist: TensorSpec,
+    call: OpSignature, *, grad: TensorSpec, x1: TensorSpec, x2: TensorSpec, cdist: TensorSpec
 ) -> list[Kernel]:
     """Of the distances between the rows of two matrices."""
     return _distance_gradient((grad, x1, x2, cdist), cdist.numel, output(call))
@@ -390,7 +353,7 @@ def cdist_backward(
 
 @register_op("aten::_pdist_backward")
 def pdist_backward(
-    call: OpSignature, math: MathMode, *, grad: TensorSpec, self: TensorSpec, pdist: TensorSpec
+    call: OpSignature, *, grad: TensorSpec, self: TensorSpec, pdist: TensorSpec
 ) -> list[Kernel]:
     """Of the distances between the rows of one matrix."""
     return _distance_gradient((grad, self, pdist), pdist.numel, output(call))
@@ -419,7 +382,7 @@ def dist(call: OpSignature, math: MathMode, *, self: TensorSpec, other: TensorSp
 
 
 @register_op("aten::renorm")
-def renorm(call: OpSignature, math: MathMode, *, self: TensorSpec, dim: int) -> list[Kernel]:
+def renorm(call: OpSignature, *, self: TensorSpec, dim: int) -> list[Kernel]:
     """Norms, the factors from them, and a multiplication."""
     result = output(call)
     rank = len(self.shape)
@@ -431,7 +394,7 @@ def renorm(call: OpSignature, math: MathMode, *, self: TensorSpec, dim: int) -> 
 
 
 @register_op("aten::segment_reduce", "aten::_segment_reduce_backward")
-def segment_reduce(call: OpSignature, math: MathMode) -> list[Kernel]:
+def segment_reduce(call: OpSignature) -> list[Kernel]:
     """One kernel over segments."""
     return reduce_kernel("segment_reduce", read_tensors(call), written_tensors(call))
 
@@ -441,7 +404,7 @@ def segment_reduce(call: OpSignature, math: MathMode) -> list[Kernel]:
     "aten::_fake_quantize_learnable_per_channel_affine_backward",
 )
 def fake_quantize_backward(
-    call: OpSignature, math: MathMode, *, grad: TensorSpec, **others: Argument
+    call: OpSignature, *, grad: TensorSpec, **others: Argument
 ) -> list[Kernel]:
     """One pass for three gradients, then two sums."""
     kernels = pointwise_kernel("fake_quantize_backward", read_tensors(call), (grad,) * 3)
@@ -452,7 +415,7 @@ def fake_quantize_backward(
 
 @register_op("aten::_fused_moving_avg_obs_fq_helper")
 def moving_average_observer(
-    call: OpSignature, math: MathMode, *, self: TensorSpec, **others: Argument
+    call: OpSignature, *, self: TensorSpec, **others: Argument
 ) -> list[Kernel]:
     """Minimum and maximum, the quantization parameters, then the fake quantization."""
     limits = TensorSpec((2,), (1,), self.dtype, self.device)

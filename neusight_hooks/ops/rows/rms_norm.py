@@ -7,8 +7,6 @@ from neusight.ops.operands import memory_kernel, pointwise_kernel, vector
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.recording.recording import TensorSpec
 
-__all__ = ["FUSED_RMS_NORM_SINCE", "separate_rms_norm", "separate_rms_norm_backward"]
-
 #: The first version of torch whose rms_norm is a kernel on CUDA (pull requests 150576 and 153666);
 #: before, aten::rms_norm was composed of others (ATen/native/layer_norm.cpp), since 2.4.
 FUSED_RMS_NORM_SINCE = (2, 9)

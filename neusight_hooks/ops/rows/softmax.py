@@ -14,9 +14,7 @@ from neusight.ops.operands import (
 from neusight.ops.registry import register_op
 from neusight.ops.rows.reduction import reduce_kernel, temporary
 from neusight.predictors.kernel import Kernel, KernelClass, Layout, Variant
-from neusight.recording.recording import MathMode, OpSignature, TensorSpec
-
-__all__: list[str] = []
+from neusight.recording.recording import OpSignature, TensorSpec
 
 
 def _softmax_kernel(
@@ -68,9 +66,7 @@ def _kind_of(call: OpSignature) -> Variant:
 
 
 @register_op("aten::_softmax", "aten::_log_softmax", "aten::softmax", "aten::log_softmax")
-def softmax_forward(
-    call: OpSignature, math: MathMode, *, self: TensorSpec, dim: int
-) -> list[Kernel]:
+def softmax_forward(call: OpSignature, *, self: TensorSpec, dim: int) -> list[Kernel]:
     """One kernel forward, also where it is seen before it is decomposed."""
     return _softmax_kernel(
         kernel_name(call), (self,), written_tensors(call), dim, variant=_kind_of(call)
@@ -79,12 +75,7 @@ def softmax_forward(
 
 @register_op("aten::_masked_softmax")
 def masked_softmax(
-    call: OpSignature,
-    math: MathMode,
-    *,
-    self: TensorSpec,
-    mask: TensorSpec,
-    dim: int | None = None,
+    call: OpSignature, *, self: TensorSpec, mask: TensorSpec, dim: int | None = None
 ) -> list[Kernel]:
     """One kernel that reads the mask too."""
     return _softmax_kernel(kernel_name(call), (self, mask), written_tensors(call), _last(dim))
@@ -92,7 +83,7 @@ def masked_softmax(
 
 @register_op("aten::_softmax_backward_data", "aten::_log_softmax_backward_data")
 def softmax_backward(
-    call: OpSignature, math: MathMode, *, grad_output: TensorSpec, output: TensorSpec, dim: int
+    call: OpSignature, *, grad_output: TensorSpec, output: TensorSpec, dim: int
 ) -> list[Kernel]:
     """One kernel that reads the gradient and the output."""
     name = kernel_name(call).removesuffix("_data")
@@ -109,7 +100,6 @@ def softmax_backward(
 @register_op("aten::_masked_softmax_backward")
 def masked_softmax_backward(
     call: OpSignature,
-    math: MathMode,
     *,
     grad_output: TensorSpec,
     output: TensorSpec,
@@ -128,9 +118,7 @@ def _last(dim: int | None) -> int:
 
 
 @register_op("aten::_safe_softmax")
-def safe_softmax(
-    call: OpSignature, math: MathMode, *, self: TensorSpec, dim: int = -1
-) -> list[Kernel]:
+def safe_softmax(call: OpSignature, *, self: TensorSpec, dim: int = -1) -> list[Kernel]:
     """A softmax, then zeros for rows that are masked whole: eq, all, fill, where (SoftMax.cpp)."""
     result = output(call)
     mask = temporary(self, "bool")

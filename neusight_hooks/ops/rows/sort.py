@@ -18,9 +18,7 @@ from neusight.ops.operands import (
 from neusight.ops.registry import register_op
 from neusight.ops.rows.reduction import reduce_kernel
 from neusight.predictors.kernel import Kernel, KernelClass
-from neusight.recording.recording import MathMode, OpSignature, TensorSpec
-
-__all__ = ["deterministic_order", "radix_sort", "select_flagged"]
+from neusight.recording.recording import OpSignature, TensorSpec
 
 #: Bits that one pass of CUB's onesweep radix sort orders (cub/device/dispatch/tuning, 8 on sm_70+).
 _BITS_A_PASS = 8
@@ -126,17 +124,13 @@ def _sort_rows(source: TensorSpec, rows: int, width: int) -> list[Kernel]:
 
 
 @register_op("aten::sort", "aten::argsort", "aten::msort")
-def sort_values(
-    call: OpSignature, math: MathMode, *, self: TensorSpec, dim: int = -1
-) -> list[Kernel]:
+def sort_values(call: OpSignature, *, self: TensorSpec, dim: int = -1) -> list[Kernel]:
     """A sort of values with their indices."""
     return _sort_rows(self, *_rows_and_width(self, dim))
 
 
 @register_op("aten::kthvalue", "aten::median", "aten::nanmedian")
-def kthvalue(
-    call: OpSignature, math: MathMode, *, self: TensorSpec, dim: int | None = None
-) -> list[Kernel]:
+def kthvalue(call: OpSignature, *, self: TensorSpec, dim: int | None = None) -> list[Kernel]:
     """Radix selection in one block a row (gatherKthValue, gatherMedian); without a dimension, the
     median of all."""
     rows, width = (1, self.numel) if dim is None else _rows_and_width(self, dim)
@@ -163,7 +157,7 @@ def _select(
 
 
 @register_op("aten::mode")
-def mode(call: OpSignature, math: MathMode, *, self: TensorSpec, dim: int = -1) -> list[Kernel]:
+def mode(call: OpSignature, *, self: TensorSpec, dim: int = -1) -> list[Kernel]:
     """A sort of each row, then the longest run."""
     rows, width = _rows_and_width(self, dim)
     return _sort_rows(self, rows, width) + reduce_kernel("mode", (self,), written_tensors(call))
@@ -189,7 +183,7 @@ def _is_multi_block(slices: int, length: int) -> bool:
 
 @register_op("aten::topk")
 def topk(
-    call: OpSignature, math: MathMode, *, self: TensorSpec, dim: int = -1, sorted: bool = True
+    call: OpSignature, *, self: TensorSpec, dim: int = -1, sorted: bool = True
 ) -> list[Kernel]:
     """Radix selection by one or several blocks a slice, then a sort of the k values."""
     writes = written_tensors(call)
@@ -233,7 +227,6 @@ def _digit_counts(source: TensorSpec, rows: int, width: int) -> list[Kernel]:
 @register_op("aten::_unique2", "aten::_unique")
 def unique(
     call: OpSignature,
-    math: MathMode,
     *,
     self: TensorSpec,
     return_inverse: bool = False,
@@ -248,7 +241,7 @@ def unique(
 
 @register_op("aten::unique_consecutive")
 def unique_consecutive(
-    call: OpSignature, math: MathMode, *, self: TensorSpec, return_inverse: bool = False
+    call: OpSignature, *, self: TensorSpec, return_inverse: bool = False
 ) -> list[Kernel]:
     """As unique, without the sort."""
     return _compact_runs(call, self, return_inverse)
@@ -256,12 +249,7 @@ def unique_consecutive(
 
 @register_op("aten::unique_dim", "aten::unique_dim_consecutive")
 def unique_dim(
-    call: OpSignature,
-    math: MathMode,
-    *,
-    self: TensorSpec,
-    dim: int = 0,
-    return_inverse: bool = False,
+    call: OpSignature, *, self: TensorSpec, dim: int = 0, return_inverse: bool = False
 ) -> list[Kernel]:
     """Positions sorted by comparing slices (Thrust merge sort), then the runs."""
     dim = wrap_dim(dim, len(self.shape))
@@ -300,7 +288,7 @@ def _compact_runs(call: OpSignature, keys: TensorSpec, wants_inverse: bool) -> l
 
 
 @register_op("aten::randperm")
-def randperm(call: OpSignature, math: MathMode) -> list[Kernel]:
+def randperm(call: OpSignature) -> list[Kernel]:
     """Random keys, a sort of the numbers by them, and the shuffle of equal keys (Randperm.cu)."""
     target = output(call)
     keys = vector(target.numel, "int64", target.device)
@@ -317,12 +305,7 @@ def randperm(call: OpSignature, math: MathMode) -> list[Kernel]:
 
 @register_op("aten::multinomial")
 def multinomial(
-    call: OpSignature,
-    math: MathMode,
-    *,
-    self: TensorSpec,
-    num_samples: int = 1,
-    replacement: bool = False,
+    call: OpSignature, *, self: TensorSpec, num_samples: int = 1, replacement: bool = False
 ) -> list[Kernel]:
     """Without replacement, or one draw: top-k of p / Exp(1), after checks that the host reads.
 

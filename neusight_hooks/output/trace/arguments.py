@@ -70,7 +70,7 @@ def launch_arguments(kernel: Kernel, estimate: Estimate, gpu: GPU) -> dict[str, 
 
 
 def _num_blocks(kernel: Kernel, estimate: Estimate) -> int:
-    """The CTAs that the predictor told; of rows, where it told none, by what each takes on."""
+    """The CTAs that the predictor stated; of rows, where it stated none, by what each takes on."""
     if estimate.num_ctas > 1 or not isinstance(kernel.size, RowsSize):
         return estimate.num_ctas
     if kernel.size.rows > 1:

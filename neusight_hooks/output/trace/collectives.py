@@ -207,7 +207,7 @@ def _description(name: str) -> str:
 
 
 def _message_of(kernel: Kernel) -> Message:
-    """What a call says that tells no ranks: those of one host, in the group of all."""
+    """What a call says that states no ranks: those of one host, in the group of all."""
     size = kernel.size
     assert isinstance(size, CollectiveSize)
     elements = int(size.num_bytes / DTYPE_BYTES.get(kernel.dtype, 4))

@@ -14,8 +14,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["SCALAR_TYPES", "dtype_error", "eager_error", "quiet_fake_kernels", "refused_by_cuda"]
-
 aten = torch.ops.aten
 
 #: Elements of all operands together up to which the kernel for the CPU is asked: memory that is

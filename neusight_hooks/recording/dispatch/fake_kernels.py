@@ -25,8 +25,6 @@ from neusight.recording.dispatch.eager_errors import (
 from neusight.recording.dispatch.meta_kernels import by_meta_kernel, is_row_major, is_view
 from neusight.recording.tensor import ForecastMode, ForecastTensor
 
-__all__ = ["Devices", "FakeKernels", "as_forecast"]
-
 aten = torch.ops.aten
 
 #: Ops whose fake kernels came with torch 2.12 (or, the second, 2.13): what they return is as their

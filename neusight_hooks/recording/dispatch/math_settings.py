@@ -6,8 +6,6 @@ import torch
 
 from neusight.recording.recording import MathMode, OpSignature, release_of
 
-__all__ = ["MathSettings", "needs_math"]
-
 #: Ops whose kernel depends on the switches in `MathMode`; reading those costs time.
 _MATH_OPS = (
     "mm",

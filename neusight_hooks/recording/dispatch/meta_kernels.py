@@ -13,8 +13,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode, torch_decomp_decomposi
 
 from neusight.recording.tensor import ForecastMode, ForecastTensor
 
-__all__ = ["by_meta_kernel", "is_row_major", "is_view"]
-
 aten = torch.ops.aten
 
 #: What the fake mode has a way of its own for, which is only another name of a kernel.

@@ -14,8 +14,6 @@ from neusight.recording.recording import OpSignature, TensorSpec
 from neusight.recording.signature import signature_of
 from neusight.recording.tensor import ForecastTensor
 
-__all__ = ["Answer", "KnownOp", "OpCache", "Output", "cache_key", "tensors_of"]
-
 #: How a repeated call is answered: by tensors like those it returned before, by its first argument,
 #: by a view of that, or by torch's fake kernel as the first time.
 Answer = Literal["new", "inplace", "view", "slow"]

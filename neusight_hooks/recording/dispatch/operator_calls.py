@@ -12,8 +12,6 @@ from neusight.recording.recording import COMPILED_CODE, UNSEEN
 from neusight.recording.tape import CallToken, Tape
 from neusight.recording.tensor import ForecastMode
 
-__all__ = ["OperatorCalls", "OperatorSource"]
-
 #: Operators of one recording after which no more are written: a program whose steps never repeat.
 _MOST_OPERATORS = 300_000
 
@@ -71,6 +69,7 @@ class OperatorCalls:
         self.is_on = False
         self._is_elsewhere = is_elsewhere
         self._tape = tape
+        self._stop_noting: Callable[[], None] = lambda: None
         self._mode = mode
         self._main = threading.get_ident()
         self._source: OperatorSource | None = None
@@ -99,7 +98,9 @@ class OperatorCalls:
         self.is_on = wanted
         self._frames.clear()
         self._tape.calls.clear()
-        self._tape.before_entry = self.note_ends if wanted else None
+        self._stop_noting()
+        if wanted:
+            self._stop_noting = self._tape.before_entry.subscribe(self.note_ends)
 
     # -- callbacks --------------------------------------------------------------------------------
 

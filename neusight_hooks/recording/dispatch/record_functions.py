@@ -17,8 +17,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["CHECK_PROGRAM", "RecordFunctions", "is_known_header"]
-
 _ADD = "_ZN2at17addGlobalCallbackENS_22RecordFunctionCallbackE"
 _REMOVE = "_ZN2at14removeCallbackEm"
 _NAME = "_ZNK2at14RecordFunction4nameEv"

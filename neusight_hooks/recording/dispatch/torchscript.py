@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["is_number", "is_traced", "recorded_as", "tensors_for_numbers", "traced", "untraced"]
-
 aten = torch.ops.aten
 
 #: What `torch.jit.trace` records what runs now in; None where nothing is traced.

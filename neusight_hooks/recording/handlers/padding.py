@@ -21,8 +21,6 @@ from neusight.recording.recorder import Recorder
 from neusight.recording.signature import signature_of
 from neusight.recording.tensor import ForecastTensor
 
-__all__: list[str] = []
-
 aten = torch.ops.aten
 
 

@@ -8,10 +8,8 @@ import torch
 
 from neusight.predictors.errors import UnmappedOpError
 from neusight.recording.call_stack import call_site
-from neusight.recording.handlers.registry import Args, Kwargs, handles
+from neusight.recording.handlers.registry import Args, Kwargs, allocates, handles, overloads
 from neusight.recording.recorder import Recorder
-
-__all__: list[str] = []
 
 aten = torch.ops.aten
 
@@ -23,14 +21,8 @@ _LEAST_INTEGER_ROWS = 17
 _INTEGER_ALIGNMENT = 8
 
 
-def _overloads(*names: str) -> list[Any]:
-    """All overloads of these ops, as far as this torch has them."""
-    packets = [getattr(aten, name) for name in names if hasattr(aten, name)]
-    return [getattr(packet, overload) for packet in packets for overload in packet.overloads()]
-
-
-@handles(*_overloads("_scaled_grouped_mm_v2"))
-def _scaled_grouped_mm(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+@allocates(*overloads("_scaled_grouped_mm_v2"))
+def _scaled_grouped_mm(recorder: Recorder, args: Args, kwargs: Kwargs) -> Any:
     """Of whatever scales: rows or columns of all groups, or a matrix for each group."""
     left, right = args[:2]
     offsets = args[8] if len(args) > 8 else kwargs.get("offs")
@@ -48,12 +40,10 @@ def _scaled_grouped_mm(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs
     per_row = _ROW_ALIGNMENT // dtype.itemsize
     row = -(-shape[-1] // per_row) * per_row
     stride = (shape[-2] * row, row, 1)[-len(shape) :]
-    out = recorder.mode.new_tensor(shape, stride, dtype, left._fake_device)
-    recorder.record_handled(func, args, kwargs, out)
-    return out
+    return recorder.mode.new_tensor(shape, stride, dtype, left._fake_device)
 
 
-@handles(*_overloads("_int_mm"))
+@handles(*overloads("_int_mm"))
 def _int_mm(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """A product of integers, of sizes that cuBLASLt takes (cuda/Blas.cpp, _int_mm_out_cuda)."""
     left, right = args[:2]
@@ -71,25 +61,21 @@ def _int_mm(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     return recorder.run_known(func, args, kwargs)
 
 
-@handles(*_overloads("_fake_quantize_learnable_per_tensor_affine_backward"))
-def _learnable_backward(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+@allocates(*overloads("_fake_quantize_learnable_per_tensor_affine_backward"))
+def _learnable_backward(recorder: Recorder, args: Args, kwargs: Kwargs) -> Any:
     """Gradients of the data, and one number each for scale and zero point."""
     data, scale = args[1], args[2]
     numbers = (recorder.new_tensor((1,), scale.dtype, scale) for _ in range(2))
-    out = (recorder.new_tensor(tuple(data.shape), data.dtype, data), *numbers)
-    recorder.record_handled(func, args, kwargs, out)
-    return out
+    return (recorder.new_tensor(tuple(data.shape), data.dtype, data), *numbers)
 
 
-@handles(*_overloads("_fake_quantize_learnable_per_channel_affine_backward"))
-def _channels_backward(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+@allocates(*overloads("_fake_quantize_learnable_per_channel_affine_backward"))
+def _channels_backward(recorder: Recorder, args: Args, kwargs: Kwargs) -> Any:
     """Gradients of the data, the scales and the zero points of its channels."""
-    out = tuple(recorder.new_tensor(tuple(t.shape), t.dtype, t) for t in args[1:4])
-    recorder.record_handled(func, args, kwargs, out)
-    return out
+    return tuple(recorder.new_tensor(tuple(t.shape), t.dtype, t) for t in args[1:4])
 
 
-@handles(*_overloads("quantize_per_tensor", "quantize_per_channel", "quantize_per_tensor_dynamic"))
+@handles(*overloads("quantize_per_tensor", "quantize_per_channel", "quantize_per_tensor_dynamic"))
 def _quantize(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     raise UnmappedOpError(
         f"{func._schema.name} at {call_site()}: tensors of quantized dtypes (torch.qint8) are not "
@@ -99,8 +85,8 @@ def _quantize(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 @handles(
-    *_overloads("histogram", "_histogramdd_bin_edges", "_histogramdd_from_bin_cts"),
-    *_overloads("_histogramdd_from_bin_tensors"),
+    *overloads("histogram", "_histogramdd_bin_edges", "_histogramdd_from_bin_cts"),
+    *overloads("_histogramdd_from_bin_tensors"),
 )
 def _histogram(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     name = f"{func._schema.name}.{func._schema.overload_name}".rstrip(".")

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from neusight.recording.recorder import Handler
+import torch
 
-__all__ = ["HANDLERS", "Args", "Kwargs", "handles"]
+from neusight.recording.recorder import Handler, Recorder
 
 #: What an op was called with.
 Args = Sequence[Any]
 Kwargs = Mapping[str, Any]
+
+#: Makes what an op returns.
+Allocation = Callable[[Recorder, Args, Kwargs], Any]
 
 #: By the overload that they run.
 HANDLERS: dict[Any, Handler] = {}
@@ -26,3 +30,26 @@ def handles(*functions: Any) -> Callable[[Handler], Handler]:
         return handler
 
     return register
+
+
+def allocates(*functions: Any) -> Callable[[Allocation], Allocation]:
+    """Registers what an op returns that torch cannot run without data: the function makes it of the
+    op's arguments, and the op is recorded."""
+
+    def register(allocate: Allocation) -> Allocation:
+        @handles(*functions)
+        @functools.wraps(allocate)
+        def handler(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+            out = allocate(recorder, args, kwargs)
+            recorder.record_handled(func, args, kwargs, out)
+            return out
+
+        return allocate
+
+    return register
+
+
+def overloads(*names: str) -> list[Any]:
+    """All overloads of these ops, as far as this torch has them."""
+    packets = [getattr(torch.ops.aten, name) for name in names if hasattr(torch.ops.aten, name)]
+    return [getattr(packet, overload) for packet in packets for overload in packet.overloads()]

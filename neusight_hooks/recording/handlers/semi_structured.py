@@ -7,10 +7,8 @@ from typing import Any
 
 import torch
 
-from neusight.recording.handlers.registry import Args, Kwargs, handles
+from neusight.recording.handlers.registry import Args, Kwargs, allocates
 from neusight.recording.recorder import Recorder
-
-__all__: list[str] = []
 
 aten = torch.ops.aten
 
@@ -31,16 +29,14 @@ def _rounded(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
 
 
-@handles(aten._cslt_compress.default)
-def _compress(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+@allocates(aten._cslt_compress.default)
+def _compress(recorder: Recorder, args: Args, kwargs: Kwargs) -> Any:
     """cuSPARSELt's one buffer, of as many rows as the matrix."""
     _know_product(recorder)
     dense = args[0]
     sixteenths = _SIXTEENTHS.get(dense.dtype, _MOST_SIXTEENTHS)
     shape = (dense.shape[0], dense.shape[1] * sixteenths // 16)
-    out = recorder.new_tensor(shape, dense.dtype, dense)
-    recorder.record_handled(func, args, kwargs, out)
-    return out
+    return recorder.new_tensor(shape, dense.dtype, dense)
 
 
 def _know_product(recorder: Recorder) -> None:
@@ -51,7 +47,7 @@ def _know_product(recorder: Recorder) -> None:
     if declare is not None:
         declare()
         product = torch.ops.semi_structured.cusparselt_mm.default
-        recorder.handlers = {**recorder.handlers, product: _product}
+        recorder.handlers[product] = _product
 
 
 def _product(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -64,22 +60,20 @@ def _product(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     return out
 
 
-@handles(aten._to_sparse_semi_structured.default)
-def _pack(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+@allocates(aten._to_sparse_semi_structured.default)
+def _pack(recorder: Recorder, args: Args, kwargs: Kwargs) -> Any:
     """CUTLASS's half matrix and its metadata."""
     dense = args[0]
     rows, columns = dense.shape
     reported, dtype = _METADATA[dense.element_size()]
-    out = (
+    return (
         recorder.new_tensor((rows, columns // 2), dense.dtype, dense),
         recorder.new_tensor((rows, columns // reported), dtype, dense),
     )
-    recorder.record_handled(func, args, kwargs, out)
-    return out
 
 
-@handles(aten._sparse_semi_structured_tile.default)
-def _tile(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+@allocates(aten._sparse_semi_structured_tile.default)
+def _tile(recorder: Recorder, args: Args, kwargs: Kwargs) -> Any:
     """A matrix pruned both ways: packed, packed transposed, and a mask for gradients
     (SparseSemiStructuredTile.cu, torch 2.13)."""
     dense = args[0]
@@ -99,13 +93,11 @@ def _tile(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
         _rounded(columns, _WARP[1]) // _THREAD,
         _THREAD,
     )
-    out = (
+    return (
         *pack(recorder, dense, rows, columns),
         *pack(recorder, dense, columns, rows),
         recorder.new_tensor(mask, torch.uint8, dense),
     )
-    recorder.record_handled(func, args, kwargs, out)
-    return out
 
 
 def _packed_for_cutlass(recorder: Recorder, dense: Any, rows: int, columns: int) -> tuple[Any, Any]:
@@ -129,22 +121,18 @@ def _packed_for_cusparselt(
     return whole, metadata
 
 
-@handles(aten._sparse_semi_structured_apply.default)
-def _apply(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+@allocates(aten._sparse_semi_structured_apply.default)
+def _apply(recorder: Recorder, args: Args, kwargs: Kwargs) -> Any:
     """Another matrix packed by that mask, and packed transposed."""
     dense = args[0]
     rows, columns = (_rounded(s, m) for s, m in zip(dense.shape, _WARP, strict=True))
-    out = (
+    return (
         recorder.new_tensor((rows, columns // 2), dense.dtype, dense),
         recorder.new_tensor((columns, rows // 2), dense.dtype, dense),
     )
-    recorder.record_handled(func, args, kwargs, out)
-    return out
 
 
-@handles(aten._sparse_semi_structured_apply_dense.default)
-def _apply_dense(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+@allocates(aten._sparse_semi_structured_apply_dense.default)
+def _apply_dense(recorder: Recorder, args: Args, kwargs: Kwargs) -> Any:
     """Another matrix with zeros where the mask has them."""
-    out = recorder.new_tensor(tuple(args[0].shape), args[0].dtype, args[0])
-    recorder.record_handled(func, args, kwargs, out)
-    return out
+    return recorder.new_tensor(tuple(args[0].shape), args[0].dtype, args[0])

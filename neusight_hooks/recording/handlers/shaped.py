@@ -6,37 +6,30 @@ from typing import Any
 
 import torch
 
-from neusight.recording.handlers.registry import Args, Kwargs, handles
+from neusight.recording.handlers.registry import Args, Kwargs, allocates, handles
 from neusight.recording.recorder import Recorder, RecordingMode
 from neusight.recording.tensor import ForecastTensor
 
 aten = torch.ops.aten
 
 
-def _recorded(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs, out: Any) -> Any:
-    recorder.record_handled(func, args, kwargs, out)
-    return out
-
-
-@handles(aten.geqrf.default)
-def _geqrf(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+@allocates(aten.geqrf.default)
+def _geqrf(recorder: Recorder, args: Args, kwargs: Kwargs) -> Any:
     """A matrix of the same shape, and a factor for each of its reflectors."""
     matrix = args[0]
     *batch, rows, columns = matrix.shape
     factors = recorder.new_tensor((*batch, min(rows, columns)), matrix.dtype, matrix)
-    out = (_by_columns(recorder, tuple(matrix.shape), rows, matrix), factors)
-    return _recorded(recorder, func, args, kwargs, out)
+    return (_by_columns(recorder, tuple(matrix.shape), rows, matrix), factors)
 
 
-@handles(aten.ormqr.default)
-def _ormqr(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+@allocates(aten.ormqr.default)
+def _ormqr(recorder: Recorder, args: Args, kwargs: Kwargs) -> Any:
     """A product, as the matrix that is multiplied."""
-    out = _by_columns(recorder, tuple(args[2].shape), args[2].shape[-2], args[2])
-    return _recorded(recorder, func, args, kwargs, out)
+    return _by_columns(recorder, tuple(args[2].shape), args[2].shape[-2], args[2])
 
 
-@handles(aten.linalg_lstsq.default)
-def _lstsq(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+@allocates(aten.linalg_lstsq.default)
+def _lstsq(recorder: Recorder, args: Args, kwargs: Kwargs) -> Any:
     """As CUDA's only driver, gels, which says neither rank nor singular values; the residuals of a
     system with more rows than unknowns, taken to be of full rank."""
     left, right = args[0], args[1]
@@ -48,47 +41,44 @@ def _lstsq(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     # The right side is overwritten: its first rows are what was looked for.
     solution = _by_columns(recorder, (*batch, unknowns, columns), max(rows, unknowns), left)
     residuals = (*batch, columns) if rows > unknowns else (0,)
-    out = (
+    return (
         recorder.fake_kernels.run(aten.squeeze.dim, (solution, -1), {}) if is_vector else solution,
         recorder.new_tensor(residuals, left.dtype, left),
         recorder.new_tensor((0,), torch.int64, left),
         recorder.new_tensor((0,), left.dtype, left),
     )
-    return _recorded(recorder, func, args, kwargs, out)
 
 
-@handles(
+@allocates(
     aten.fake_quantize_per_tensor_affine_cachemask.default,
     aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default,
     aten.fake_quantize_per_channel_affine_cachemask.default,
     aten._fused_moving_avg_obs_fq_helper.default,
 )
-def _fake_quantized(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+def _fake_quantized(recorder: Recorder, args: Args, kwargs: Kwargs) -> Any:
     """What was quantized and back, and where it was within bounds."""
-    out = tuple(_like(recorder, args[0], dtype) for dtype in (args[0].dtype, torch.bool))
-    return _recorded(recorder, func, args, kwargs, out)
+    return tuple(_like(recorder, args[0], dtype) for dtype in (args[0].dtype, torch.bool))
 
 
-@handles(
+@allocates(
     aten._fake_quantize_learnable_per_tensor_affine.default,
     aten._fake_quantize_learnable_per_channel_affine.default,
 )
-def _learnable(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+def _learnable(recorder: Recorder, args: Args, kwargs: Kwargs) -> Any:
     """A tensor like the first argument."""
-    return _recorded(recorder, func, args, kwargs, _like(recorder, args[0], args[0].dtype))
+    return _like(recorder, args[0], args[0].dtype)
 
 
-@handles(aten._batch_norm_with_update.default)
-def _batch_norm(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+@allocates(aten._batch_norm_with_update.default)
+def _batch_norm(recorder: Recorder, args: Args, kwargs: Kwargs) -> Any:
     """The output, a mean and a deviation for each channel, and what cuDNN would keep (nothing)."""
     data = args[0]
     statistics = torch.float32 if data.dtype in (torch.float16, torch.bfloat16) else data.dtype
-    out = (
+    return (
         _like(recorder, data, data.dtype),
         *(recorder.new_tensor((data.shape[1],), statistics, data) for _ in range(2)),
         recorder.new_tensor((0,), torch.uint8, data),
     )
-    return _recorded(recorder, func, args, kwargs, out)
 
 
 @handles(aten._grouped_mm.default)
@@ -107,7 +97,7 @@ def _grouped_mm(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> An
         (shape, _padded_strides(shape, left.dtype)),
         {"dtype": left.dtype, "device": left.device},
     )
-    _recorded(recorder, func, args, kwargs, out)
+    recorder.record_handled(func, args, kwargs, out)
     recorder.wait("_grouped_mm")
     return out
 
@@ -124,39 +114,36 @@ def _embedding_bag_backward(recorder: Recorder, func: Any, args: Args, kwargs: K
         )  # fmt: skip
 
 
-@handles(aten._thnn_fused_gru_cell.default)
-def _gru_cell(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+@allocates(aten._thnn_fused_gru_cell.default)
+def _gru_cell(recorder: Recorder, args: Args, kwargs: Kwargs) -> Any:
     """The new state, and five values of each unit for the backward (ATen/native/cuda/RNN.cu)."""
     state = args[2]
     batch, units = state.shape
     kept = recorder.new_tensor((batch, _GRU_KEEPS * units), state.dtype, state)
-    out = (recorder.new_tensor(state.shape, state.dtype, state), kept)
-    return _recorded(recorder, func, args, kwargs, out)
+    return (recorder.new_tensor(state.shape, state.dtype, state), kept)
 
 
-@handles(aten._thnn_fused_gru_cell_backward.default)
-def _gru_cell_backward(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+@allocates(aten._thnn_fused_gru_cell_backward.default)
+def _gru_cell_backward(recorder: Recorder, args: Args, kwargs: Kwargs) -> Any:
     """Gradients of both kinds of gates, of the state and, where there are, of both biases."""
     gradient, kept, has_bias = args
     batch, gates = kept.shape[0], 3 * kept.shape[1] // _GRU_KEEPS
     shapes = [(batch, gates)] * 2 + [tuple(gradient.shape)] + [(gates,)] * (2 if has_bias else 0)
     found = [recorder.new_tensor(shape, gradient.dtype, gradient) for shape in shapes]
-    out = (*found, *[None] * (5 - len(found)))
-    return _recorded(recorder, func, args, kwargs, out)
+    return (*found, *[None] * (5 - len(found)))
 
 
 #: Values of a unit that a GRU cell keeps: its three gates, the state and the hidden part of a gate.
 _GRU_KEEPS = 5
 
 
-@handles(aten.multilabel_margin_loss_forward.default)
-def _multilabel_margin_loss(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+@allocates(aten.multilabel_margin_loss_forward.default)
+def _multilabel_margin_loss(recorder: Recorder, args: Args, kwargs: Kwargs) -> Any:
     """A loss for each sample, or one; torch's decomposition gives a lone sample an axis."""
     data, target, reduction = args
     shape = () if reduction or data.dim() < 2 else (data.shape[0],)
     loss = recorder.new_tensor(shape, data.dtype, data)
-    out = (loss, recorder.new_tensor(target.shape, data.dtype, data))
-    return _recorded(recorder, func, args, kwargs, out)
+    return (loss, recorder.new_tensor(target.shape, data.dtype, data))
 
 
 def _by_columns(

@@ -18,8 +18,6 @@ from neusight.recording.storages import StorageWatch
 from neusight.recording.tape import Tape, TapedInput, TapedOp
 from neusight.recording.tensor import ForecastTensor
 
-__all__ = ["StepInputs"]
-
 #: Calls that a backward pass may still come to, and calls whose outputs are known as such.
 _MAX_RECENT = 256
 

@@ -10,8 +10,6 @@ from torch.utils.data import dataloader
 
 from neusight.recording.inputs.inputs import StepInputs
 
-__all__ = ["follow_loaders"]
-
 
 def follow_loaders(undo: ExitStack, inputs: StepInputs, is_elsewhere: Callable[[], bool]) -> None:
     """From here on each batch that a DataLoader yields is recorded, unless it is asked for it

@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-__all__ = ["InputSize", "size_of", "size_of_loaded", "tensors_in"]
-
 #: How deep tensors are looked for in containers, and how many are looked at.
 _MAX_DEPTH = 4
 _MAX_TENSORS = 32

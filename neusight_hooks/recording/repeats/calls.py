@@ -37,8 +37,6 @@ from neusight.recording.tensor import ForecastMode, ForecastTensor
 from neusight.recording.values.invention import Invention
 from neusight.recording.values.known import KnownValues
 
-__all__ = ["CALLS_RUN", "RepeatedCalls"]
-
 #: Equal calls that are run before others repeat them: more than the steps after which a program
 #: that only infers is ended. The last two are watched.
 CALLS_RUN = 8
@@ -101,7 +99,7 @@ class RepeatedCalls:
     storages: StorageWatch
     known: KnownValues
     invention: Invention
-    handled: Callable[[], Mapping[Any, object]]
+    handled: Mapping[Any, object]
     is_possible: Callable[[], bool]
     #: What watches the call that is running, if anything does.
     watch: CallWatch | None = None
@@ -251,7 +249,7 @@ class RepeatedCalls:
         before = None
         if calls.watch is not None:
             before = state_of([module, *calls.watch.global_values()])
-        self.watch = CallWatch(self.storages, self.handled())
+        self.watch = CallWatch(self.storages, self.handled)
         self._watched = _Watched(
             self.watch, calls, inputs, self.tape.position(), self.tape.num_cuts,
             self.invention.num_reads, before,

@@ -17,8 +17,6 @@ import torch
 from neusight.recording.storages import StorageWatch
 from neusight.recording.tensor import ForecastTensor
 
-__all__ = ["CallWatch", "context_values"]
-
 aten = torch.ops.aten
 
 #: Code whose Python objects the program does not see change, but for what is named below.
@@ -173,7 +171,7 @@ def _named(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[st
 
 
 def _drops_nothing(given: Mapping[str, Any]) -> bool:
-    """Whether an op that may drop out (attention, recurrent layers) is told not to. A default is
+    """Whether an op that may drop out (attention, recurrent layers) is set not to. A default is
     to drop nothing."""
     return any(name in given and given[name] == 0 for name in ("dropout_p", "dropout"))
 

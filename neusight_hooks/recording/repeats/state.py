@@ -18,8 +18,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["COMPILED_CALL", "State", "plain_value", "state_of"]
-
 #: Where `torch.nn.Module` looks for a call in place of `forward`; what is there is torch's or ours.
 COMPILED_CALL = "_compiled_call_impl"
 

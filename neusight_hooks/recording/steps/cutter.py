@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import cast
 
 import torch
@@ -24,6 +24,7 @@ from neusight.recording.steps.writer import StepWriter
 from neusight.recording.storages import StorageWatch
 from neusight.recording.tape import (
     EnoughSteps,
+    Listeners,
     Tape,
     TapedCalls,
     TapedFree,
@@ -31,8 +32,6 @@ from neusight.recording.tape import (
     TapedOp,
     TapeEntry,
 )
-
-__all__ = ["StepCutter"]
 
 #: Ops that draw random numbers: an agent's choice of what to do.
 _DRAWS = frozenset(
@@ -91,9 +90,9 @@ class StepCutter:
         #: While a CUDA graph is captured nothing happens yet.
         self.is_paused = False
         #: Called once, instead of ending the script, where there are enough steady steps.
-        self.on_enough: Callable[[], None] | None = None
+        self.on_enough = Listeners[[]]()
         #: Called after each step, with whether it equals the one before.
-        self.on_step: Callable[[bool], None] | None = None
+        self.on_step = Listeners[[bool]]()
         #: How long something longer than what repeats is looked for.
         self.lookahead = Lookahead()
         self.writer = StepWriter(storages)
@@ -490,15 +489,14 @@ class StepCutter:
             entries = self.writer.write(taped)
             step = Step(kind, entries, batch=batch, operators=self.writer.operators)
             is_repeated = self._folded.add(step)
-            if self.on_step is not None:
-                self.on_step(is_repeated)
+            self.on_step(is_repeated)
 
     def _stop_if_enough(self) -> None:
         if self._steady_steps is None:
             return
         trains = self._folded.num_train > 0 or self._optimizers.any_alive
         counted = self._folded.num_train if trains else self._folded.num_eval
-        if counted > self._steady_steps and self.on_enough is not None:
+        if counted > self._steady_steps and self.on_enough:
             self._steady_steps = None
             self.on_enough()
         elif counted > self._steady_steps:

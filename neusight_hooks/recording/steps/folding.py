@@ -7,8 +7,6 @@ from dataclasses import replace
 
 from neusight.recording.recording import Alloc, Entry, HostWork, Step, StorageKind
 
-__all__ = ["FoldedSteps"]
-
 #: Estimates of CPU work that differ by less than this ratio are the same work: augmentations that
 #: draw numbers run some ops more or less each step.
 _SAME_CPU_WORK = 1.5

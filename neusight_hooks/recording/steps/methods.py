@@ -11,8 +11,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["MethodCall"]
-
 #: Frames above the call of a module in which its method is looked for.
 _MAX_FRAMES = 200
 

@@ -8,8 +8,6 @@ from dataclasses import replace
 from neusight.recording.recording import Entry, Mark, OpCall, Operator, Step
 from neusight.recording.tape import CallToken
 
-__all__ = ["OperatorTree", "with_operators"]
-
 
 class OperatorTree:
     """Operators of one step, from what began and ended between its entries. Autograd's numbers

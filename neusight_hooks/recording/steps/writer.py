@@ -33,8 +33,6 @@ from neusight.recording.tape import (
     TapeEntry,
 )
 
-__all__ = ["Home", "StepWriter"]
-
 #: Where a storage was made: the number of the step, and its ordinal in it.
 Home = tuple[int, int]
 
@@ -61,7 +59,7 @@ class StepWriter:
         self._last: list[TapeEntry] = []
         self._last_freed: dict[int, Home] = {}
         self._last_event = 0
-        storages.on_kind = self._kind_known
+        storages.on_kind.subscribe(self._kind_known)
 
     def write(self, taped: list[TapeEntry]) -> tuple[Entry, ...]:
         """The entries of one step."""

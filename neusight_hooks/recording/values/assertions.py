@@ -8,8 +8,6 @@ from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FrameType
 
-__all__ = ["passing_truth"]
-
 _OWN_FOLDER = f"{Path(__file__).parents[2]}/"
 #: Parts of torch that lie between a program's line and the op that reads for it.
 _BETWEEN = ("/torch/_", "/torch/overrides.py", "/torch/utils/")

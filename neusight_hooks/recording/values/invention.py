@@ -9,8 +9,6 @@ import torch
 
 from neusight.recording.call_stack import call_site
 
-__all__ = ["FIRST_FLOAT", "FLOAT_DECAY", "MASK_DENSITY", "UNKNOWN_INT", "Invention"]
-
 #: Unknown floats start here and shrink by this factor at each read of the same line, so that
 #: `while loss > 0.5` ends and early stopping sees progress.
 FIRST_FLOAT = 2.0

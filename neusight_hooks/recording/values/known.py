@@ -11,15 +11,6 @@ import torch
 from neusight.recording.recording import OpSignature
 from neusight.recording.tensor import ForecastTensor
 
-__all__ = [
-    "MAX_KNOWN_ELEMENTS",
-    "MAX_KNOWN_INTEGERS",
-    "KnownValues",
-    "is_small",
-    "may_be_known",
-    "tensors_in",
-]
-
 #: Largest tensor of floats, in elements, whose real value is followed.
 MAX_KNOWN_ELEMENTS = 64
 

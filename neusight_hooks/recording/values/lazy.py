@@ -11,8 +11,6 @@ from neusight.recording.dispatch.fake_kernels import FakeKernels
 from neusight.recording.tensor import ForecastMode, ForecastTensor
 from neusight.recording.values.known import KnownValues, tensors_in
 
-__all__ = ["LazyParameters", "without_data_on_meta"]
-
 #: Standard deviation of parameters that are filled when CPU code computes on them.
 PARAMETER_STD = 0.02
 

@@ -8,9 +8,7 @@ import torch
 
 from neusight.recording.tensor import ForecastMode, ForecastTensor
 
-__all__ = ["PinnedCounts", "PinnedMemory"]
-
-#: What torch.cuda.host_memory_stats also tells, of which a forecast knows nothing: microseconds in
+#: What torch.cuda.host_memory_stats also has, of which a forecast knows nothing: microseconds in
 #: the driver.
 _TIMES = ("host_alloc_time", "host_free_time")
 

@@ -18,8 +18,6 @@ from neusight.recording.values.known import (
 )
 from neusight.recording.values.lazy import LazyParameters
 
-__all__ = ["MAX_COPIED_ELEMENTS", "Values"]
-
 #: Largest tensor, in elements, that a copy to the CPU fills at once; larger ones stay without data
 #: until they are computed on.
 MAX_COPIED_ELEMENTS = 2**20

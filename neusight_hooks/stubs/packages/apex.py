@@ -14,8 +14,6 @@ from neusight.recording.call_stack import call_site
 from neusight.stubs.shared.fused_optimizers import FusedAdam, FusedSGD
 from neusight.stubs.stub_ops import counted, names
 
-__all__ = ["MODULES"]
-
 Shape = int | Sequence[int]
 
 

@@ -9,8 +9,6 @@ from neusight.recording.call_stack import call_site
 from neusight.stubs.shared.fused_optimizers import DeepSpeedAdam
 from neusight.stubs.stub_ops import names
 
-__all__ = ["MODULES"]
-
 
 def initialize(*args: Any, **kwargs: Any) -> NoReturn:
     """Refuses, and says what is forecast instead."""

@@ -4,6 +4,7 @@ same, and its rotary embedding, norms and loss."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -22,9 +23,7 @@ from neusight.stubs.shared.flash_rows import (
     rms_norm_fn,
     swiglu,
 )
-from neusight.stubs.stub_ops import counted, differentiable, make_op, names
-
-__all__ = ["MODULES", "refuse_what_cuda_refuses"]
+from neusight.stubs.stub_ops import counted, differentiable, make_op, names, with_settings
 
 Window = tuple[int, int]
 _WHOLE: Window = (-1, -1)
@@ -49,61 +48,88 @@ def refuse_what_cuda_refuses(query: Tensor, *, dtypes: tuple[torch.dtype, ...] =
         )
 
 
+def cache_op(namespace: str) -> Any:
+    """The op of attention over a cache, which writes its outputs and the caches."""
+    return make_op(
+        f"{namespace}::with_kvcache(Tensor query, Tensor(a!) key_cache, Tensor(b!) value_cache, "
+        "Tensor? key, Tensor? value, Tensor(c!) out, Tensor(d!) statistics, int length, "
+        "bool is_causal, int window_size_left) -> ()",
+        lambda *arguments: None,
+    )
+
+
+def cached_length(
+    cache: Tensor, pages: Tensor | None, new_keys: Tensor | None, lengths: int | Tensor | None
+) -> int:
+    """Keys in a cache once the new ones are there; where its lengths are a tensor it is full."""
+    if isinstance(lengths, int):
+        return lengths + (0 if new_keys is None else new_keys.shape[1])
+    return cache.shape[1] * (1 if pages is None else pages.shape[1])
+
+
+_with_cache = cache_op("flash_attn")
+
+
+def _outputs(query: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+    """The result, and a statistic of each row and head."""
+    rows = (query.shape[0], query.shape[2], query.shape[1])
+    return torch.empty_like(query), query.new_empty(rows, dtype=torch.float32)
+
+
+@dataclass(frozen=True)
+class FlashSettings:
+    """What the functions of attention take behind their tensors."""
+
+    dropout_p: float = 0.0
+    softmax_scale: float | None = None
+    causal: bool = False
+    window_size: Window = _WHOLE
+    softcap: float = 0.0
+    alibi_slopes: Tensor | None = None
+    deterministic: bool = False
+    return_attn_probs: bool = False
+
+
+@dataclass(frozen=True)
+class PagedSettings(FlashSettings):
+    """The same with a table of the pages that hold keys and values."""
+
+    block_table: Tensor | None = None
+
+
 def _attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    dropout_p: float,
-    softmax_scale: float | None,
-    causal: bool,
-    window_size: Window,
-    alibi_slopes: Tensor | None,
-    with_probs: bool,
+    settings: FlashSettings,
     *,
-    bounds: tuple[Tensor, Tensor] | None = None,
+    bounds: tuple[Tensor, Tensor] | tuple[None, None] = (None, None),
     longest: tuple[int, int] | None = None,
 ) -> Any:
     """One call of the kernel on [batch, sequence, heads, width] or packed sequences."""
     refuse_what_cuda_refuses(query)
-    left, right = window_size
-    cum_q, cum_k = bounds or (None, None)
+    left, right = settings.window_size
     max_q, max_k = longest or (query.shape[1], key.shape[1])
     out, statistics, *_ = torch.ops.aten._flash_attention_forward(
-        *(query, key, value, cum_q, cum_k, int(max_q), int(max_k), dropout_p, causal, False),
-        scale=softmax_scale,
+        *(query, key, value, *bounds, int(max_q), int(max_k)),
+        *(settings.dropout_p, settings.causal, False),
+        scale=settings.softmax_scale,
         window_size_left=None if left < 0 else left,
         window_size_right=None if right < 0 else right,
-        alibi_slopes=alibi_slopes,
+        alibi_slopes=settings.alibi_slopes,
     )
-    return (out, statistics, None) if with_probs else out
-
-
-#: With as many settings as the functions below hand on in one go.
-_attend_to: Any = _attend
+    return (out, statistics, None) if settings.return_attn_probs else out
 
 
 @counted("flash_attn")
-def flash_attn_func(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: Window = _WHOLE,
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-    deterministic: bool = False,
-    return_attn_probs: bool = False,
-) -> Any:
+@with_settings(FlashSettings)
+def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, settings: FlashSettings) -> Any:
     """Attention of [batch, sequence, heads, width]; k and v may have fewer heads."""
-    return _attend_to(
-        *(q, k, v),
-        *(dropout_p, softmax_scale, causal, window_size, alibi_slopes, return_attn_probs),
-    )
+    return _attend(q, k, v, settings)
 
 
 @counted("flash_attn")
+@with_settings(PagedSettings)
 def flash_attn_varlen_func(
     q: Tensor,
     k: Tensor,
@@ -112,89 +138,42 @@ def flash_attn_varlen_func(
     cu_seqlens_k: Tensor,
     max_seqlen_q: int,
     max_seqlen_k: int,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: Window = _WHOLE,
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-    deterministic: bool = False,
-    return_attn_probs: bool = False,
-    block_table: Tensor | None = None,
+    settings: FlashSettings,
 ) -> Any:
     """The same of packed sequences, [tokens, heads, width], with their cumulative lengths."""
-    return _attend_to(
-        *(q, k, v),
-        *(dropout_p, softmax_scale, causal, window_size, alibi_slopes, return_attn_probs),
-        bounds=(cu_seqlens_q, cu_seqlens_k),
-        longest=(max_seqlen_q, max_seqlen_k),
-    )
+    bounds, longest = (cu_seqlens_q, cu_seqlens_k), (max_seqlen_q, max_seqlen_k)
+    return _attend(q, k, v, settings, bounds=bounds, longest=longest)
 
 
 @counted("flash_attn")
-def flash_attn_qkvpacked_func(
-    qkv: Tensor,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: Window = _WHOLE,
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-    deterministic: bool = False,
-    return_attn_probs: bool = False,
-) -> Any:
+@with_settings(FlashSettings)
+def flash_attn_qkvpacked_func(qkv: Tensor, settings: FlashSettings) -> Any:
     """Of [batch, sequence, 3, heads, width]."""
-    return _attend_to(
-        *qkv.unbind(2),
-        *(dropout_p, softmax_scale, causal, window_size, alibi_slopes, return_attn_probs),
-    )
+    query, key, value = qkv.unbind(2)
+    return _attend(query, key, value, settings)
 
 
 @counted("flash_attn")
-def flash_attn_kvpacked_func(
-    q: Tensor,
-    kv: Tensor,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: Window = _WHOLE,
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-    deterministic: bool = False,
-    return_attn_probs: bool = False,
-) -> Any:
+@with_settings(FlashSettings)
+def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, settings: FlashSettings) -> Any:
     """Of queries and [batch, sequence, 2, heads, width]."""
-    return _attend_to(
-        q,
-        *kv.unbind(2),
-        *(dropout_p, softmax_scale, causal, window_size, alibi_slopes, return_attn_probs),
-    )
+    key, value = kv.unbind(2)
+    return _attend(q, key, value, settings)
 
 
 @counted("flash_attn")
+@with_settings(FlashSettings)
 def flash_attn_varlen_qkvpacked_func(
-    qkv: Tensor,
-    cu_seqlens: Tensor,
-    max_seqlen: int,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: Window = _WHOLE,
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-    deterministic: bool = False,
-    return_attn_probs: bool = False,
+    qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, settings: FlashSettings
 ) -> Any:
     """Of packed sequences, [tokens, 3, heads, width]."""
-    return _attend_to(
-        *qkv.unbind(1),
-        *(dropout_p, softmax_scale, causal, window_size, alibi_slopes, return_attn_probs),
-        bounds=(cu_seqlens, cu_seqlens),
-        longest=(max_seqlen, max_seqlen),
-    )
+    query, key, value = qkv.unbind(1)
+    bounds, longest = (cu_seqlens, cu_seqlens), (max_seqlen, max_seqlen)
+    return _attend(query, key, value, settings, bounds=bounds, longest=longest)
 
 
 @counted("flash_attn")
+@with_settings(FlashSettings)
 def flash_attn_varlen_kvpacked_func(
     q: Tensor,
     kv: Tensor,
@@ -202,23 +181,12 @@ def flash_attn_varlen_kvpacked_func(
     cu_seqlens_k: Tensor,
     max_seqlen_q: int,
     max_seqlen_k: int,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: Window = _WHOLE,
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-    deterministic: bool = False,
-    return_attn_probs: bool = False,
+    settings: FlashSettings,
 ) -> Any:
     """Of packed queries and [tokens, 2, heads, width]."""
-    return _attend_to(
-        q,
-        *kv.unbind(1),
-        *(dropout_p, softmax_scale, causal, window_size, alibi_slopes, return_attn_probs),
-        bounds=(cu_seqlens_q, cu_seqlens_k),
-        longest=(max_seqlen_q, max_seqlen_k),
-    )
+    key, value = kv.unbind(1)
+    bounds, longest = (cu_seqlens_q, cu_seqlens_k), (max_seqlen_q, max_seqlen_k)
+    return _attend(q, key, value, settings, bounds=bounds, longest=longest)
 
 
 @counted("flash_attn")
@@ -246,17 +214,10 @@ def flash_attn_with_kvcache(
     """One step of decoding: new keys and values go into the caches, all in one kernel. A cache
     whose lengths are a tensor counts as full, since nobody knows what the tensor holds."""
     refuse_what_cuda_refuses(q)
-    pages = k_cache.shape[1] * (1 if block_table is None else block_table.shape[1])
-    new = 0 if k is None else k.shape[1]
-    length = cache_seqlens + new if isinstance(cache_seqlens, int) else pages
-    out = torch.empty_like(q)
-    statistics = q.new_empty((q.shape[0], q.shape[2], q.shape[1]), dtype=torch.float32)
+    length = cached_length(k_cache, block_table, k, cache_seqlens)
+    out, statistics = _outputs(q)
     _with_cache(q, k_cache, v_cache, k, v, out, statistics, length, causal, window_size[0])
     return (out, statistics) if return_softmax_lse else out
-
-
-def _with_cache(*arguments: Any) -> None:
-    torch.ops.flash_attn.with_kvcache(*arguments)
 
 
 class FlashSelfAttention(nn.Module):
@@ -471,16 +432,10 @@ class RotaryEmbedding(nn.Module):
 # -- the first FlashAttention in Triton -----------------------------------------------------------
 
 
-def _triton_outputs(query: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
-    """The result, and a statistic of each row and head."""
-    rows = (query.shape[0], query.shape[2], query.shape[1])
-    return torch.empty_like(query), query.new_empty(rows, dtype=torch.float32)
-
-
 _triton_forward = make_op(
     "flash_attn::triton_forward(Tensor query, Tensor key, Tensor value, Tensor? bias, "
     "bool is_causal) -> (Tensor, Tensor)",
-    _triton_outputs,
+    _outputs,
 )
 _triton_gradients = make_op(
     "flash_attn::triton_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, "
@@ -492,9 +447,7 @@ _triton_gradients = make_op(
 def _triton_backward(
     saved: Sequence[Tensor], given: Sequence[Any], grad: Tensor, of_lse: Any
 ) -> Any:
-    query, key, value, out, statistics, bias = saved
-    gradients = _triton_gradients(grad, query, key, value, out, statistics, bias, given[4])
-    return *gradients, None, None
+    return *_triton_gradients(grad, *saved, given[4]), None, None
 
 
 differentiable(

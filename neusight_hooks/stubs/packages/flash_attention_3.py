@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from neusight.stubs.packages.flash_attention import refuse_what_cuda_refuses
-from neusight.stubs.stub_ops import counted, differentiable, make_op, names
-
-__all__ = ["MODULES"]
+from neusight.stubs.packages.flash_attention import (
+    cache_op,
+    cached_length,
+    refuse_what_cuda_refuses,
+)
+from neusight.stubs.stub_ops import counted, differentiable, make_op, names, with_settings
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float8_e4m3fn)
 _WHOLE = (-1, -1)
@@ -42,19 +45,11 @@ _gradients = make_op(
     "int? window_size_left) -> (Tensor, Tensor, Tensor)",
     lambda grad_out, query, key, value, *others: tuple(map(torch.empty_like, (query, key, value))),
 )
-make_op(
-    "flash_attn_3::with_kvcache(Tensor query, Tensor(a!) key_cache, Tensor(b!) value_cache, "
-    "Tensor? key, Tensor? value, Tensor(c!) out, Tensor(d!) statistics, int length, "
-    "bool is_causal, int window_size_left) -> ()",
-    lambda *arguments: None,
-)
+_with_cache = cache_op("flash_attn_3")
 
 
 def _backward(saved: Sequence[Tensor], given: Sequence[Any], grad: Tensor, of_lse: Any) -> Any:
-    query, key, value, out, statistics, cum_q, cum_k = saved
-    causal, window = given[5:]
-    gradients = _gradients(grad, query, key, value, out, statistics, cum_q, cum_k, causal, window)
-    return *gradients, None, None, None, None
+    return *_gradients(grad, *saved, *given[5:]), None, None, None, None
 
 
 differentiable(
@@ -68,10 +63,10 @@ def _attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    bounds: tuple[Tensor | None, Tensor | None],
     causal: bool,
     window_size: tuple[int, int],
     with_probs: bool,
+    bounds: tuple[Tensor | None, Tensor | None] = (None, None),
 ) -> Any:
     refuse_what_cuda_refuses(query, dtypes=_DTYPES)
     window = None if window_size[0] < 0 else window_size[0]
@@ -79,34 +74,53 @@ def _attend(
     return (out, statistics) if with_probs else out
 
 
+@dataclass(frozen=True)
+class Flash3Settings:
+    """What the functions of attention take behind their tensors."""
+
+    softmax_scale: float | None = None
+    causal: bool = False
+    qv: Tensor | None = None
+    q_descale: Tensor | None = None
+    k_descale: Tensor | None = None
+    v_descale: Tensor | None = None
+    window_size: tuple[int, int] = _WHOLE
+    attention_chunk: int = 0
+    softcap: float = 0.0
+    num_splits: int = 1
+    pack_gqa: bool | None = None
+    deterministic: bool = False
+    sm_margin: int = 0
+    return_attn_probs: bool = False
+
+    @property
+    def known(self) -> tuple[bool, tuple[int, int], bool]:
+        """Those that a forecast depends on."""
+        return self.causal, self.window_size, self.return_attn_probs
+
+
 @counted("flash_attn_interface")
-def flash_attn_func(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    qv: Tensor | None = None,
-    q_descale: Tensor | None = None,
-    k_descale: Tensor | None = None,
-    v_descale: Tensor | None = None,
-    window_size: tuple[int, int] = _WHOLE,
-    attention_chunk: int = 0,
-    softcap: float = 0.0,
-    num_splits: int = 1,
-    pack_gqa: bool | None = None,
-    deterministic: bool = False,
-    sm_margin: int = 0,
-    return_attn_probs: bool = False,
-) -> Any:
+@with_settings(Flash3Settings)
+def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, settings: Flash3Settings) -> Any:
     """Attention of [batch, sequence, heads, width]; k and v may have fewer heads."""
-    return _attend(
-        *(q, k, v, (None, None)),
-        *(causal, window_size, return_attn_probs),
-    )
+    return _attend(q, k, v, *settings.known)
+
+
+@dataclass(frozen=True)
+class _Used:
+    """How many of each packed sequence's tokens count."""
+
+    seqused_q: Tensor | None = None
+    seqused_k: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class VarlenSettings(Flash3Settings, _Used):
+    """Those of packed sequences."""
 
 
 @counted("flash_attn_interface")
+@with_settings(VarlenSettings)
 def flash_attn_varlen_func(
     q: Tensor,
     k: Tensor,
@@ -115,31 +129,10 @@ def flash_attn_varlen_func(
     cu_seqlens_k: Tensor,
     max_seqlen_q: int,
     max_seqlen_k: int,
-    seqused_q: Tensor | None = None,
-    seqused_k: Tensor | None = None,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    qv: Tensor | None = None,
-    q_descale: Tensor | None = None,
-    k_descale: Tensor | None = None,
-    v_descale: Tensor | None = None,
-    window_size: tuple[int, int] = _WHOLE,
-    attention_chunk: int = 0,
-    softcap: float = 0.0,
-    num_splits: int = 1,
-    pack_gqa: bool | None = None,
-    deterministic: bool = False,
-    sm_margin: int = 0,
-    return_attn_probs: bool = False,
+    settings: Flash3Settings,
 ) -> Any:
     """The same of packed sequences, [tokens, heads, width], with their cumulative lengths."""
-    return _attend(
-        q,
-        k,
-        v,
-        (cu_seqlens_q, cu_seqlens_k),
-        *(causal, window_size, return_attn_probs),
-    )
+    return _attend(q, k, v, *settings.known, (cu_seqlens_q, cu_seqlens_k))
 
 
 @counted("flash_attn_interface")
@@ -165,13 +158,7 @@ def flash_attn_qkvpacked_func(
         num_q = num_heads_q or qkv.shape[2] // 3
         num_k = (qkv.shape[2] - num_q) // 2
         query, key, value = cast("Any", qkv).split([num_q, num_k, num_k], dim=2)
-    return _attend(
-        query,
-        key,
-        value,
-        (None, None),
-        *(causal, window_size, return_attn_probs),
-    )
+    return _attend(query, key, value, causal, window_size, return_attn_probs)
 
 
 @counted("flash_attn_interface")
@@ -213,13 +200,9 @@ def flash_attn_with_kvcache(
     if query.dim() == 3:
         batch = 1 if cu_seqlens_q is None else max(1, cu_seqlens_q.shape[0] - 1)
         query = query.view(batch, -1, *q.shape[1:])
-    pages = k_cache.shape[1] * (1 if page_table is None else page_table.shape[1])
-    new = 0 if k is None else k.shape[1]
-    length = cache_seqlens + new if isinstance(cache_seqlens, int) else pages
+    length = cached_length(k_cache, page_table, k, cache_seqlens)
     out, statistics = _forward_outputs(query, k_cache, v_cache)
-    torch.ops.flash_attn_3.with_kvcache(
-        query, k_cache, v_cache, k, v, out, statistics, length, causal, window_size[0]
-    )
+    _with_cache(query, k_cache, v_cache, k, v, out, statistics, length, causal, window_size[0])
     out = out.view(*q.shape[:-1], out.shape[-1])
     return (out, statistics) if return_softmax_lse else out
 

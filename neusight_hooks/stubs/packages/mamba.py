@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from neusight.stubs.shared.flash_rows import RmsNorm, layer_norm_fn, rms_norm_fn
 from neusight.stubs.stub_ops import counted, differentiable, make_op, names
 
-__all__ = ["MODULES"]
-
 Given = Sequence[Any]
 Saved = Sequence[Any]
 
@@ -103,6 +101,14 @@ def _scan_outputs(
     )
 
 
+def _gradients_of_eight(*arguments: Any) -> Any:
+    """Of each of the first eight operands, empty where it is left out."""
+    return tuple(
+        arguments[0].new_empty((0,)) if tensor is None else torch.empty_like(tensor)
+        for tensor in arguments[:8]
+    )
+
+
 _SCAN = (
     "Tensor u, Tensor delta, Tensor A, Tensor B, Tensor C, Tensor? D, Tensor? z, Tensor? delta_bias"
 )
@@ -110,10 +116,7 @@ _scan = make_op(f"mamba_ssm::selective_scan({_SCAN}) -> (Tensor, Tensor, Tensor)
 _scan_gradients = make_op(
     f"mamba_ssm::selective_scan_backward({_SCAN}, Tensor out, Tensor states, Tensor grad) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-    lambda *given: tuple(
-        given[0].new_empty((0,)) if tensor is None else torch.empty_like(tensor)
-        for tensor in given[:8]
-    ),
+    _gradients_of_eight,
 )
 
 
@@ -187,10 +190,7 @@ _chunks = make_op(f"mamba_ssm::chunk_scan({_CHUNKS}) -> (Tensor, Tensor)", _chun
 _chunk_gradients = make_op(
     f"mamba_ssm::chunk_scan_backward({_CHUNKS}, Tensor out, Tensor grad) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-    lambda *given: tuple(
-        given[0].new_empty((0,)) if tensor is None else torch.empty_like(tensor)
-        for tensor in given[:8]
-    ),
+    _gradients_of_eight,
 )
 
 

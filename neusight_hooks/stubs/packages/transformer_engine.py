@@ -13,8 +13,6 @@ from torch import Tensor, nn
 
 from neusight.stubs.stub_ops import counted, make_op, names
 
-__all__ = ["MODULES"]
-
 #: Sizes that FP8 products take (its `assert_dim_for_fp8_exec`).
 _FP8_ALIGNMENT = 16
 

@@ -16,8 +16,6 @@ from neusight.fake_cuda.triton_driver import TargetDriver
 from neusight.fake_cuda.user_kernels import LAUNCH_SCHEMA
 from neusight.stubs.stub_ops import count_use, make_op, names
 
-__all__ = ["MODULES", "settle"]
-
 
 def settle() -> None:
     """Torch looks for Triton before the program has it, and goes on as without."""

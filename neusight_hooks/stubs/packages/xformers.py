@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from neusight.stubs.shared.gating import silu_product
 from neusight.stubs.stub_ops import counted, names
 
-__all__ = ["MODULES"]
-
 _FLASH_DTYPES = (torch.float16, torch.bfloat16)
 _FLASH_OLDEST_MAJOR = 8
 _FLASH_LARGEST_HEAD = 256

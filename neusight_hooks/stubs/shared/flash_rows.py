@@ -3,7 +3,7 @@ own kernels, with a backward pass of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -11,19 +11,6 @@ from torch import Tensor, nn
 
 from neusight.stubs.shared.gating import silu_product
 from neusight.stubs.stub_ops import counted, differentiable, make_op
-
-__all__ = [
-    "DropoutAddNorm",
-    "RmsNorm",
-    "apply_rotary",
-    "cross_entropy_loss",
-    "dropout_add_layer_norm",
-    "dropout_add_rms_norm",
-    "layer_norm_fn",
-    "rms_norm",
-    "rms_norm_fn",
-    "swiglu",
-]
 
 Given = Sequence[Any]
 Saved = Sequence[Tensor]
@@ -35,16 +22,6 @@ _PARTS = 132
 
 def _like(source: Tensor, *others: Any) -> Tensor:
     return torch.empty_like(source)
-
-
-# -- attention over a cache, of `flash_attn_with_kvcache` ------------------------------------------
-
-make_op(
-    "flash_attn::with_kvcache(Tensor query, Tensor(a!) key_cache, Tensor(b!) value_cache, "
-    "Tensor? key, Tensor? value, Tensor(c!) out, Tensor(d!) statistics, int length, "
-    "bool is_causal, int window_size_left) -> ()",
-    lambda *arguments: None,
-)
 
 
 # -- rotary embedding ------------------------------------------------------------------------------
@@ -177,7 +154,6 @@ def _normed(
     weight: Tensor,
     bias: Tensor | None,
     residual: Tensor | None,
-    *,
     is_rms: bool,
     prenorm: bool = False,
     residual_in_fp32: bool = False,
@@ -198,15 +174,7 @@ def layer_norm_fn(
     **others: Any,
 ) -> Any:
     """Adds the residual and normalises, in one kernel."""
-    return _normed(
-        x,
-        weight,
-        bias,
-        residual,
-        is_rms=is_rms_norm,
-        prenorm=prenorm,
-        residual_in_fp32=residual_in_fp32,
-    )
+    return _normed(x, weight, bias, residual, is_rms_norm, prenorm, residual_in_fp32)
 
 
 @counted("flash_attn")
@@ -221,61 +189,40 @@ def rms_norm_fn(
     **others: Any,
 ) -> Any:
     """The same by the root of the mean square."""
-    return _normed(
-        x,
-        weight,
-        bias,
-        residual,
-        is_rms=True,
-        prenorm=prenorm,
-        residual_in_fp32=residual_in_fp32,
-    )
+    return _normed(x, weight, bias, residual, True, prenorm, residual_in_fp32)
 
 
 @counted("flash_attn")
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     """The norm by the root of the mean square."""
-    return cast("Tensor", _normed(x, weight, None, None, is_rms=True))
+    return cast("Tensor", _normed(x, weight, None, None, True))
 
 
-@counted("flash_attn")
-def dropout_add_rms_norm(
-    x0: Tensor,
-    residual: Tensor | None,
-    weight: Tensor,
-    bias: Tensor | None,
-    dropout_p: float,
-    epsilon: float,
-    rowscale: Tensor | None = None,
-    layerscale: Tensor | None = None,
-    prenorm: bool = False,
-    residual_in_fp32: bool = False,
-    return_dropout_mask: bool = False,
-) -> Any:
+def _dropout_add(name: str, *, is_rms: bool) -> Callable[..., Any]:
     """Dropout, the residual and the norm, in one kernel."""
-    return _normed(
-        x0, weight, bias, residual, is_rms=True, prenorm=prenorm, residual_in_fp32=residual_in_fp32
-    )
+
+    @counted("flash_attn", name)
+    def dropout_add_norm(
+        x0: Tensor,
+        residual: Tensor | None,
+        weight: Tensor,
+        bias: Tensor | None,
+        dropout_p: float,
+        epsilon: float,
+        rowscale: Tensor | None = None,
+        layerscale: Tensor | None = None,
+        prenorm: bool = False,
+        residual_in_fp32: bool = False,
+        return_dropout_mask: bool = False,
+    ) -> Any:
+        return _normed(x0, weight, bias, residual, is_rms, prenorm, residual_in_fp32)
+
+    dropout_add_norm.__name__ = name
+    return dropout_add_norm
 
 
-@counted("flash_attn")
-def dropout_add_layer_norm(
-    x0: Tensor,
-    residual: Tensor | None,
-    weight: Tensor,
-    bias: Tensor | None,
-    dropout_p: float,
-    epsilon: float,
-    rowscale: Tensor | None = None,
-    layerscale: Tensor | None = None,
-    prenorm: bool = False,
-    residual_in_fp32: bool = False,
-    return_dropout_mask: bool = False,
-) -> Any:
-    """Dropout, the residual and a layer norm, in one kernel."""
-    return _normed(
-        x0, weight, bias, residual, is_rms=False, prenorm=prenorm, residual_in_fp32=residual_in_fp32
-    )
+dropout_add_layer_norm = _dropout_add("dropout_add_layer_norm", is_rms=False)
+dropout_add_rms_norm = _dropout_add("dropout_add_rms_norm", is_rms=True)
 
 
 class RmsNorm(nn.Module):
@@ -304,15 +251,7 @@ class RmsNorm(nn.Module):
         residual_in_fp32: bool = False,
     ) -> Any:
         """The norm, and with `prenorm` the sum too."""
-        return _normed(
-            x,
-            self.weight,
-            None,
-            residual,
-            is_rms=True,
-            prenorm=prenorm,
-            residual_in_fp32=residual_in_fp32,
-        )
+        return _normed(x, self.weight, None, residual, True, prenorm, residual_in_fp32)
 
 
 class DropoutAddNorm(nn.Module):
@@ -336,15 +275,8 @@ class DropoutAddNorm(nn.Module):
 
     def forward(self, x0: Tensor, residual: Tensor | None = None, rowscale: Any = None) -> Any:
         """The norm, and with `prenorm` the sum too."""
-        return _normed(
-            x0,
-            self.weight,
-            self.bias,
-            residual,
-            is_rms=False,
-            prenorm=self.prenorm,
-            residual_in_fp32=self.residual_in_fp32,
-        )
+        settings = (False, self.prenorm, self.residual_in_fp32)
+        return _normed(x0, self.weight, self.bias, residual, *settings)
 
 
 # -- the loss --------------------------------------------------------------------------------------

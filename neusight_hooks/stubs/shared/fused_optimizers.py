@@ -11,8 +11,6 @@ from torch.optim import Optimizer
 
 from neusight.stubs.stub_ops import count_use, make_op
 
-__all__ = ["DeepSpeedAdam", "FusedAdam", "FusedSGD"]
-
 _adam = make_op(
     "apex::multi_tensor_adam(Tensor(a!)[] self, Tensor[] grads, Tensor(b!)[] exp_avgs, "
     "Tensor(c!)[] exp_avg_sqs) -> ()",

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from neusight.stubs.stub_ops import differentiable, make_op
 
-__all__ = ["silu_product"]
-
 
 def silu_product(namespace: str) -> Callable[[Tensor, Tensor], Tensor]:
     """The op of that package."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["BETWEEN_US", "self_us"]
-
 #: Time of an operator without what it calls, on the host under torch.profiler, in microseconds:
 #: medians over the calls of two models in profiles of one H100 machine (torch 2.6; shapes, stacks
 #: and memory recorded), launches left out. They say in which ratio time is shared, no more.

@@ -8,8 +8,6 @@ from typing import NamedTuple
 from neusight.recording.recording import OpCall, Recording, Replay, Step, replays
 from neusight.timeline.ranks.groups import parts_of
 
-__all__ = ["aligned", "unfolded"]
-
 #: Steps of all ranks together that are looked at one by one where ranks do not meet: a pipeline of
 #: 64 stages over 60 steps.
 _MOST_UNFOLDED = 4096

@@ -26,8 +26,6 @@ from neusight.timeline.ranks.together import schedule_together
 from neusight.timeline.spans import KernelSpan, Timeline
 from neusight.timeline.steps import schedule
 
-__all__ = ["schedule_beside", "schedule_together_beside", "stretches"]
-
 _NS_PER_US = 1000.0
 
 #: Ops that use one direction of a link.

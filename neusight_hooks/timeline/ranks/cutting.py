@@ -9,8 +9,6 @@ from dataclasses import replace
 from neusight.recording.recording import OpCall, Recording, Step, StepKind
 from neusight.timeline.ranks.groups import parts_of
 
-__all__ = ["cut_alike", "without_broken_step"]
-
 _UNLIKE_STEPS = (
     "ranks do not agree on what a step is, so figures of their steps are not of the same work; "
     "call step() of the forecast, or of a profiler, where one ends"

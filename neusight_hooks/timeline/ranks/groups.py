@@ -1,4 +1,4 @@
-"""Which ranks meet in a call, as its op tells: a collective's group, the two ends of a transfer."""
+"""Which ranks meet in a call, by its op: a collective's group, the two ends of a transfer."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from neusight.predictors.clusters.placement import ranks_from
 from neusight.recording.recording import OpCall, OpSignature, TensorSpec, tensors_of
-
-__all__ = ["Part", "parts_of"]
 
 #: Arguments that hold the text of a group.
 _GROUP_ARGUMENTS = ("process_group", "group_name", "group")

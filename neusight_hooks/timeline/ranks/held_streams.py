@@ -11,8 +11,6 @@ from neusight.timeline.launches import Launch, nanoseconds
 from neusight.timeline.ranks.meetings import Appointment, Meetings
 from neusight.timeline.streams import LAUNCH_QUEUE_DEPTH, Streams
 
-__all__ = ["HeldKernel", "HeldStreams"]
-
 #: The time of an event that is recorded but has not happened, as far as anybody knows.
 _UNKNOWN = -1
 

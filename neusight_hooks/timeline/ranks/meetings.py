@@ -10,8 +10,6 @@ from neusight.predictors.errors import MismatchError
 from neusight.recording.recording import OpCall
 from neusight.timeline.ranks.groups import Part, parts_of
 
-__all__ = ["Appointment", "Meetings"]
-
 
 class Appointment(NamedTuple):
     """A part of a rank's call that others take part in: the `number`-th of its key on every one of

@@ -15,8 +15,6 @@ from neusight.timeline.scheduler import Scheduler
 from neusight.timeline.spans import Timeline
 from neusight.timeline.steps import Passage, StepEnd
 
-__all__ = ["RankSchedule"]
-
 #: When a kernel starts that is held: nobody knows yet.
 _UNKNOWN = -1
 

@@ -18,8 +18,6 @@ from neusight.recording.recording import (
 )
 from neusight.timeline.ranks.groups import parts_of
 
-__all__ = ["RankWork", "connected", "distinct", "peers_note", "peers_of", "work_of"]
-
 #: Ops whose output is as long as their input's values say.
 _COUNTING_OPS = frozenset(
     f"aten::{name}"

@@ -13,8 +13,6 @@ from neusight.timeline.ranks.meetings import Meetings
 from neusight.timeline.ranks.rank_schedule import RankSchedule
 from neusight.timeline.spans import Timeline
 
-__all__ = ["schedule_together"]
-
 #: The time limit of a process group after which a cluster gives up (torch.distributed, NCCL), and
 #: how many waiting calls an error names.
 _LIMIT = "its time limit (by default 10 minutes)"

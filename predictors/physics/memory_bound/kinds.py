@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 from neusight.predictors.kernel import DTYPE_BYTES, SERIAL_SUM, Kernel, KernelClass, RowsSize
 
-__all__ = ["BATCH_NORM_READS", "MemoryKind", "is_wide_softmax", "kind_of"]
-
 
 class MemoryKind(NamedTuple):
     """What sets one family of memory-bound kernels apart from others.

@@ -14,8 +14,6 @@ from neusight.predictors.physics.memory_bound.kinds import (
     is_wide_softmax,
 )
 
-__all__ = ["is_cudnn_batch_norm", "missed_again", "reads_again", "row_us"]
-
 
 class RowCta(NamedTuple):
     """A CTA that takes one row: its threads, the clocks it costs whatever its row, and the clocks

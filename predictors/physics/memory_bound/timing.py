@@ -22,9 +22,6 @@ from neusight.predictors.physics.roofline import (
     instructions_per_second,
 )
 
-__all__ = ["memory_bound_timing"]
-
-
 #: DRAM bytes per clock and SM of the GPUs on which the issue rates were read (A100, H100). B200 has
 #: 28 and issues in proportion (static fp8 quantisation: 25 against 18 on H100).
 _REFERENCE_DRAM_BYTES = 14.0

@@ -26,8 +26,6 @@ from neusight.predictors.training.tables.files import (
 )
 from neusight.predictors.training.tables.fp32 import FP32_TABLES
 
-__all__ = ["OFF_THE_FLOOR", "CutRows", "left_out_gpus", "measured_rows", "tile_of_launch"]
-
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 

@@ -31,8 +31,6 @@ from neusight.predictors.training.tables.files import data_hash
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["fit_habitat"]
-
 Floats = NDArray[np.float64]
 
 _TABLES = ("kernels", "conv_kernels")

@@ -22,8 +22,6 @@ from neusight.predictors.training.published.cut_rows import left_out_gpus
 from neusight.predictors.training.reading import read_dataset
 from neusight.predictors.training.tables.files import data_hash
 
-__all__ = ["fit_linear", "linear_classes"]
-
 Floats = NDArray[np.float64]
 
 _TABLES = ("kernels", "conv_kernels")

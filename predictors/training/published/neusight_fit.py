@@ -35,8 +35,6 @@ from neusight.predictors.training.tables.files import data_hash
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["PUBLISHED_WIDTH", "SEEN_ROWS", "WIDTH", "fit_neusight"]
-
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 

@@ -14,8 +14,6 @@ from neusight.predictors.published.integer_network import IntegerNetwork, quanti
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Descent", "trained_network"]
-
 Floats = NDArray[np.float64]
 
 #: Of a batch's outputs and columns, one number.

@@ -19,8 +19,6 @@ from neusight.predictors.training.tables.files import (
     shape_numbers,
 )
 
-__all__ = ["CONVOLUTION_TABLES"]
-
 _PASSES: dict[str, Pass] = {
     "forward": "forward",
     "backward_input": "data_gradient",
@@ -118,7 +116,7 @@ def _size_of(row: dict[str, Any], direction: Pass) -> ConvolutionSize:
 
 
 def _variant_of(row: dict[str, Any], gpu: GPU) -> Variant:
-    """cuDNN was let find its fastest algorithm; MIOpen's are the fastest without being told."""
+    """cuDNN searched for its fastest algorithm; MIOpen does so without being asked."""
     if max(row[f"dilation_{axis}"] for axis in _DIMENSIONS) > 1:
         return "dilated"
     return "fastest" if gpu.vendor == "nvidia" else ""

@@ -17,20 +17,6 @@ from neusight.predictors.gpu import GPU
 from neusight.predictors.training.dataset import Bools, Group
 from neusight.predictors.training.datasheet import KnownGPUs
 
-__all__ = [
-    "DTYPES",
-    "DataFrame",
-    "Table",
-    "by_regime",
-    "data_hash",
-    "disagreement",
-    "found_table",
-    "grouped",
-    "read_table",
-    "regimes",
-    "shape_numbers",
-]
-
 #: A table: pandas comes with an extra and has no types of its own.
 DataFrame = Any
 

@@ -16,8 +16,6 @@ from neusight.predictors.training.tables.files import (
     shape_numbers,
 )
 
-__all__ = ["FP32_TABLES"]
-
 #: Inputs of the FP32 vector ops; a trailing u (addu, divu, mulu, powu): with a scalar.
 _VECTOR_INPUTS = {"add": 2, "div": 2, "mul": 2, "pow": 2}
 

@@ -23,8 +23,6 @@ from neusight.predictors.training.tables.files import (
     shape_numbers,
 )
 
-__all__ = ["MODERN_TABLES"]
-
 
 def quantisation(rows: int, width: int, *, by_row: bool) -> Kernel:
     """The kernel that turns bf16 activations into fp8 before an fp8 product: with a scale a row,

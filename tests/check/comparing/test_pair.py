@@ -68,7 +68,7 @@ def test_another_batch_is_compared_by_the_sample(before: Forecast) -> None:
     assert pair.to_json()["batch"] == {"unit": "sample", "before": 8, "now": 32}
 
 
-def test_different_programs_are_told_first(before: Forecast) -> None:
+def test_different_programs_are_reported_first(before: Forecast) -> None:
     pair = compared(before, multiplied())
 
     assert pair_lines(pair)[0] == pair.warnings[0]
@@ -76,7 +76,7 @@ def test_different_programs_are_told_first(before: Forecast) -> None:
     assert "of the kernel time is in modules and ops that both have" in pair.warnings[0]
 
 
-def test_different_gpus_and_hosts_are_told_first_and_prices_with_them(before: Forecast) -> None:
+def test_different_gpus_and_hosts_are_reported_first_and_prices_with_them(before: Forecast) -> None:
     pair = compared(before, before.on("A100", host="cloud"))
     lines = pair_lines(pair)
 

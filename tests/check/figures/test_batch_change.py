@@ -32,7 +32,7 @@ def figures(samples: int | None, tokens: int | None = None) -> dict[str, float]:
     ],
     ids=["images", "texts", "longer", "fewer, longer", "tokens", "cut up", "same", "lost", "new"],
 )
-def test_another_batch_is_told_by_samples_unless_each_is_of_another_length(
+def test_another_batch_is_reported_by_samples_unless_each_is_of_another_length(
     before: dict[str, float], now: dict[str, float], expected: BatchChange | None
 ) -> None:
     assert batch_change_of(before, now) == expected

@@ -9,7 +9,7 @@ from neusight.integrations.check.outputs.junit import junit_xml
 from neusight.integrations.check.result import CaseResult
 
 
-def test_junit_tells_failures_from_errors() -> None:
+def test_junit_distinguishes_failures_from_errors() -> None:
     name = "a<b>&\"'\x00\ud800"
     results = [
         regression(name),

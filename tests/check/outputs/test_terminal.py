@@ -65,7 +65,7 @@ def test_a_place_without_a_file_is_named_without_code(tmp_path: Path) -> None:
     assert any(line.strip() == "model.py:2" for line in explanation(judgement, tmp_path))
 
 
-def test_another_batch_is_told_first_and_judged_by_the_sample(folder: Path) -> None:
+def test_another_batch_is_reported_first_and_judged_by_the_sample(folder: Path) -> None:
     def of_batch(case: Case, samples: int, latency_us: float) -> Case:
         known = intake_figures(Batch(samples=samples), latency_us)
         metrics = {**case.metrics, "step_latency_us": latency_us, **known}

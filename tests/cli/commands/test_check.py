@@ -213,7 +213,7 @@ def test_every_form_of_the_report_is_written(check: Check, monkeypatch: pytest.M
     assert Path("summary.md").read_text().startswith("before\n")
 
 
-def test_a_report_that_cannot_be_written_is_told_and_fails(
+def test_a_report_that_cannot_be_written_is_reported_and_fails(
     check: Check, capsys: pytest.CaptureFixture[str]
 ) -> None:
     check("--gpu", "H100", "--update", "train.py")

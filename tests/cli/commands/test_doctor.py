@@ -75,7 +75,7 @@ def test_another_package_of_the_same_name_is_a_problem(monkeypatch: pytest.Monke
     assert found.remedy.startswith("pip uninstall NeuSight")
 
 
-def test_a_torch_that_fails_the_self_check_is_told_with_its_reason(
+def test_a_torch_that_fails_the_self_check_is_reported_with_its_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     error = "neusight.predictors.errors.UnsupportedTorchError: no proven way; install torch 2.13"

@@ -75,7 +75,7 @@ def test_a_launcher_says_the_ranks() -> None:
         (["--world-size", "12"], "12 ranks do not fill nodes of 8 GPUs"),
     ],
 )
-def test_what_cannot_be_planned_is_told(words: list[str], problem: str) -> None:
+def test_what_cannot_be_planned_is_reported(words: list[str], problem: str) -> None:
     with pytest.raises(OptionError, match=problem):
         planned("--gpu", "H100", *words)
 

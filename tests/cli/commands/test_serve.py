@@ -313,7 +313,7 @@ def test_a_recording_of_a_generation_is_served_as_its_model(model: str, tmp_path
     ("tokens", "words", "stated"),
     [(0, [], "no recording of a generation"), (5, ["--engine", "eager"], "--engine eager")],
 )
-def test_a_recording_that_tells_too_little_is_refused(
+def test_a_recording_that_states_too_little_is_refused(
     model: str,
     tmp_path: Path,
     tokens: int,

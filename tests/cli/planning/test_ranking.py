@@ -47,7 +47,7 @@ def test_candidates_of_other_batches_are_compared_by_what_they_take_in() -> None
     assert ranking.to_json()["unit"] == "tokens"
 
 
-def test_where_one_does_not_tell_its_batch_steps_are_compared() -> None:
+def test_where_one_does_not_state_its_batch_steps_are_compared() -> None:
     quick = point(SMALL, row("H100", 10, tokens=None))
     other = point(LARGE, row("H100", 40, tokens=8000))
 
@@ -109,7 +109,7 @@ def test_what_does_not_fit_or_failed_is_left_out_with_the_reason() -> None:
     ]  # fmt: skip
 
 
-def test_none_that_fits_is_told() -> None:
+def test_none_that_fits_is_reported() -> None:
     ranking = Ranking((SMALL,), (point(SMALL, row("T4", 1), "does not fit: much"),))
 
     assert ranking.text().startswith("none of these fits\n")
@@ -129,7 +129,7 @@ def test_the_order_does_not_depend_on_what_ended_first() -> None:
     assert Ranking((SMALL, LARGE), tuple(points)).ranked == points
 
 
-def test_a_candidate_is_told_as_soon_as_it_is_done() -> None:
+def test_a_candidate_is_reported_as_soon_as_it_is_done() -> None:
     points = [point(SMALL, row("H100", 10)), point(SMALL, row("T4", 1), "does not fit: much")]
 
     assert interim_text(points) == (

@@ -83,7 +83,7 @@ def test_a_group_of_any_size_may_be_open(world_size: int) -> None:
         dist.destroy_process_group()
 
 
-def test_a_script_alone_is_told_what_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_alone_is_refused_with_what_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
     with (
         pytest.raises(OptionError, match=r"test_process_groups.py:\d+ .*--world-size"),

@@ -272,7 +272,7 @@ def test_an_amd_target_is_no_cuda() -> None:
     assert on("MI300X", program) == (None, True, (9, 4))
 
 
-def test_torch_is_built_for_cuda_but_its_own_code_is_not_told() -> None:
+def test_torch_is_built_for_cuda_but_its_own_code_does_not_see_it() -> None:
     """torch._inductor.cudagraph_trees imports names of a CUDA core where it is."""
     on_query = compile("torch.backends.cuda.is_built()", "cudagraph_trees.py", "eval")
     found = on(

@@ -43,7 +43,7 @@ def test_counts_are_worked_by_hand() -> None:
     assert {name: stats[name] for name in expected} == expected
 
 
-def test_what_the_script_asks_is_what_the_forecast_tells() -> None:
+def test_what_the_script_queries_is_what_the_forecast_reports() -> None:
     with neusight.forecast_on("H100") as forecast:
         model = torch.nn.Linear(512, 512).cuda()
         for _ in range(3):

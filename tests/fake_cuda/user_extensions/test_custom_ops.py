@@ -9,7 +9,7 @@ import neusight
 from neusight.predictors.errors import UnmappedOpError
 
 
-def test_a_size_that_depends_on_values_is_half_of_the_most_and_told() -> None:
+def test_a_size_that_depends_on_values_is_half_of_the_most_and_reported() -> None:
     @torch.library.custom_op("own_code::chosen", mutates_args=(), device_types="cuda")
     def chosen(boxes: torch.Tensor, most: int) -> torch.Tensor:
         raise NotImplementedError
@@ -29,7 +29,7 @@ def test_a_size_that_depends_on_values_is_half_of_the_most_and_told() -> None:
     assert any("own_code::chosen returns as much as values say" in w for w in forecast.warnings)
 
 
-def test_an_op_without_a_fake_kernel_is_told_the_lines_that_register_one() -> None:
+def test_an_op_without_a_fake_kernel_is_reported_with_the_lines_that_register_one() -> None:
     @torch.library.custom_op("own_code::unknown", mutates_args=())
     def unknown(x: torch.Tensor, by: float) -> torch.Tensor:
         return x * by

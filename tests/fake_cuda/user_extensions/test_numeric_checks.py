@@ -8,7 +8,7 @@ import torch
 import neusight
 
 
-def test_unknown_numbers_pass_and_that_is_told() -> None:
+def test_unknown_numbers_pass_and_that_is_reported() -> None:
     with neusight.forecast_on("H100") as forecast:
         x = torch.randn(30, 30, device="cuda", dtype=torch.double, requires_grad=True)
         assert torch.autograd.gradcheck(torch.sin, (x,))

@@ -9,7 +9,7 @@ from neusight.predictors.kernel import Kernel
 from op_calls import MATH, call, kernels, names, spec
 
 
-def test_shapes_tell_the_ranks_of_a_gather() -> None:
+def test_shapes_state_the_ranks_of_a_gather() -> None:
     (kernel,) = kernels(
         call(
             "c10d::_allgather_base_",
@@ -22,7 +22,7 @@ def test_shapes_tell_the_ranks_of_a_gather() -> None:
     assert kernel == Kernel.collective("all_gather", 128, 8, dtype="float32")
 
 
-def test_a_group_tells_its_size_and_nodes() -> None:
+def test_a_group_states_its_size_and_nodes() -> None:
     (kernel,) = kernels(
         call("c10d::allreduce_", tensors=(spec(16),), process_group="default size=16 nodes=2")
     )
@@ -30,7 +30,7 @@ def test_a_group_tells_its_size_and_nodes() -> None:
     assert kernel == Kernel.collective("all_reduce", 64, 16, dtype="float32", num_nodes=2)
 
 
-def test_a_group_tells_its_ranks_and_how_many_a_node_holds() -> None:
+def test_a_group_states_its_ranks_and_how_many_a_node_holds() -> None:
     group = "size=4 nodes=4 per_node=8 name=dp ranks=0..24/8"
 
     (kernel,) = kernels(call("c10d::allreduce_", tensors=(spec(16),), process_group=group))
@@ -70,7 +70,7 @@ def test_a_group_of_one_launches_nothing() -> None:
     assert kernels(gathered) == ()
 
 
-def test_a_reduce_scatter_tells_its_ranks_by_its_shares() -> None:
+def test_a_reduce_scatter_states_its_ranks_by_its_shares() -> None:
     (kernel,) = kernels(
         call("c10d::_reduce_scatter_base_", output_tensor=spec(4), input_tensor=spec(32),
              process_group="g")
@@ -108,7 +108,7 @@ def test_a_send_is_between_two_however_large_the_group() -> None:
     assert kernel == Kernel.collective("send_recv", 64, 2, dtype="float32", num_nodes=2)
 
 
-def test_an_exchange_tells_its_ranks_by_lists_or_splits() -> None:
+def test_an_exchange_states_its_ranks_by_lists_or_splits() -> None:
     parts = (spec(4), spec(4), spec(4))
     lists = call("c10d::alltoall_", output_tensors=parts, input_tensors=parts, process_group="g")
     splits = call(

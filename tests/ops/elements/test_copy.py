@@ -55,7 +55,7 @@ def test_a_cast_reads_one_width_and_writes_the_other() -> None:
     assert (kernel.bytes_read, kernel.bytes_written, kernel.flops) == (8192, 4096, 0)
 
 
-def test_a_result_on_the_host_is_told_from_what_was_asked_for() -> None:
+def test_a_result_on_the_host_is_distinguished_from_what_was_asked_for() -> None:
     """Nothing is known of a tensor that left the GPU: dtype and device are in the arguments."""
     launched = kernels(call("_to_copy", self=spec(64), dtype="float64", device="cpu"))
 

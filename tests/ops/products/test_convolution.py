@@ -213,7 +213,7 @@ def test_a_bias_is_added_by_a_pass_of_its_own_unless_it_is_fused() -> None:
     assert (add.bytes_read, add.bytes_written) == (4 * (384 + 6), 4 * 384)
 
 
-def test_groups_are_told_by_the_weight_where_the_op_does_not_say() -> None:
+def test_groups_are_derived_from_the_weight_where_the_op_does_not_say() -> None:
     """Depthwise: each of 8 filters reads one of 8 channels."""
     (kernel,) = kernels(
         call("_conv_depthwise2d", spec(1, 8, 6, 6), self=spec(1, 8, 8, 8), weight=spec(8, 1, 3, 3),

@@ -61,7 +61,7 @@ def network(mode: int, **more: Any) -> list[str]:
     return names(call("_cudnn_rnn", spec(2, 5, 32), input_=spec(2, 5, 16), **options))
 
 
-def test_the_mode_tells_the_cell() -> None:
+def test_the_mode_states_the_cell() -> None:
     assert network(0)[2] == network(1)[2] == "rnn_cell"
     assert network(2)[2] == "lstm_cell"
     assert network(3)[2] == "gru_cell"

@@ -22,7 +22,7 @@ def test_max_pooling_reads_the_image_once_and_writes_values_and_positions() -> N
 
 
 @pytest.mark.parametrize(("kernel_size", "window"), [((3, 5), 15), ((3,), 9), ((), 4)])
-def test_a_window_is_what_is_told_of_it_or_the_share_of_the_image(
+def test_a_window_is_what_is_stated_of_it_or_the_share_of_the_image(
     kernel_size: tuple[int, ...], window: int
 ) -> None:
     name = "avg_pool2d" if kernel_size else "_adaptive_avg_pool2d"

@@ -18,7 +18,7 @@ def test_a_reduction_has_a_row_a_result() -> None:
     assert (along.along_columns, across.along_columns) == (False, True)
 
 
-def test_a_maximum_with_its_place_is_told_from_one_without() -> None:
+def test_a_maximum_with_its_place_is_distinguished_from_one_without() -> None:
     place = spec(64, dtype="int64")
     both = kernels(call("max", spec(64), place, overload="dim", self=spec(64, 32), dim=1))[0]
     alone = kernels(call("argmin", place, self=spec(64, 32), dim=1))[0]

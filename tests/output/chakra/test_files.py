@@ -199,7 +199,7 @@ def test_ranks_that_were_not_run_find_those_they_meet(tmp_path: Path) -> None:
     assert len(set(simulated.end_us)) == 1
 
 
-def test_a_stage_alone_is_written_and_it_is_told_why_the_others_are_not(tmp_path: Path) -> None:
+def test_a_stage_alone_is_written_and_why_the_others_are_not_is_stated(tmp_path: Path) -> None:
     written = write_chakra(tmp_path, [two_stages(0)], gpu="H100")
 
     assert [path.name for path in written.paths] == ["forecast.0.et"]

@@ -287,7 +287,7 @@ def test_torchs_own_gradient_of_a_batch_norm_takes_as_long_in_16_bits_as_in_32()
     )
 
 
-def test_what_a_kernel_does_tells_its_price_and_its_name_does_not() -> None:
+def test_what_a_kernel_does_determines_its_price_and_its_name_does_not() -> None:
     gather = rows_kernel((KernelClass.GATHER, "rows_by_index"), 2**16, 256)
     sort = rows_kernel((KernelClass.SORT, "of_each_row"), 2**16, 256)
     norm = rows_kernel((KernelClass.NORMALIZATION, "norm"), 2**16, 256)

@@ -18,13 +18,9 @@ from neusight.integrations.profiles.reading.reading import read_profile_events
 from neusight.integrations.report.side_by_side import lay_side_by_side
 from neusight.output.trace.file import trace_events
 from neusight.predictors.errors import TraceError, UnknownGPUError, UnsupportedKernelError
-from places import SHARED
+from places import TRACES, needs_traces
 
-TRACES = SHARED / "traces"
 RESNET = TRACES / "v100__resnet50_train_worker0.1623143089861.pt.trace.json.gz"
-needs_traces = pytest.mark.skipif(
-    not TRACES.is_dir(), reason="the public profiles are not beside this checkout"
-)
 
 
 def train(gpu: str) -> neusight.Forecast:
@@ -152,7 +148,7 @@ def test_a_profile_of_another_gpu_than_said_is_refused() -> None:
         carry(profile(), "A100", source="T4")
 
 
-def test_memory_that_the_profile_does_not_tell_is_not_said_to_fit() -> None:
+def test_memory_that_the_profile_does_not_state_is_not_said_to_fit() -> None:
     silent = read_profile_events(
         as_profiled(attend("H100"), profile_memory=False), keep_arguments=True
     )
@@ -174,7 +170,7 @@ def test_memory_that_the_profile_does_not_tell_is_not_said_to_fit() -> None:
     assert "? of 79" in compared.table()
 
 
-def test_memory_that_the_profile_tells_is_what_is_judged() -> None:
+def test_memory_that_the_profile_states_is_what_is_judged() -> None:
     read = read_profile_events(as_profiled(attend("H100")), keep_arguments=True)
 
     carried = carry(read, "A100")

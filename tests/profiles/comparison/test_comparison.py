@@ -25,13 +25,9 @@ from neusight.integrations.profiles.reading.reading import read_profile_events
 from neusight.output.kernel_names import kernel_display_name
 from neusight.predictors.errors import TraceError
 from neusight.predictors.kernel import KernelClass
-from places import ROOT, SHARED
+from places import ROOT, TRACES, needs_traces
 
 EXAMPLE = ROOT / "examples" / "compare_with_profile.py"
-TRACES = SHARED / "traces"
-needs_traces = pytest.mark.skipif(
-    not TRACES.is_dir(), reason="the public profiles are not beside this checkout"
-)
 
 #: An operator call of a made trace: name, shapes, and its kernels with their microseconds.
 Call = tuple[str, list[list[int]], list[tuple[str, float]]]
@@ -194,7 +190,7 @@ def test_a_profile_without_kernels_cannot_be_compared() -> None:
         compare(profile_of([GEMM]), read_profile_events(cpu))
 
 
-def test_two_profiles_and_other_gpus_are_told() -> None:
+def test_two_profiles_and_other_gpus_are_reported() -> None:
     other = trace_of([GEMM])
     other["deviceProperties"][0]["name"] = "NVIDIA H100 80GB HBM3"
 
@@ -219,7 +215,7 @@ def test_a_program_with_all_sizes_doubled_is_called_another_one() -> None:
     assert made.to_json()["warnings"] == [warning]
 
 
-def test_two_programs_are_told_apart_and_one_is_not_doubted() -> None:
+def test_two_programs_are_distinguished_and_one_is_not_doubted() -> None:
     convolution: Call = (
         "aten::cudnn_convolution",
         [[8, 3, 32, 32], [64, 3, 3, 3]],
@@ -325,7 +321,7 @@ def test_several_comparisons_make_one_table() -> None:
         ("my_own_thing", KernelClass.UNKNOWN),
     ],
 )  # fmt: skip
-def test_a_kernels_name_tells_its_class(name: str, expected: KernelClass) -> None:
+def test_a_kernels_name_states_its_class(name: str, expected: KernelClass) -> None:
     assert class_of_name(name) is expected
 
 
@@ -402,7 +398,7 @@ def test_the_command_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFix
     assert "### By kernel class" in (tmp_path / "c.md").read_text()
 
 
-def test_the_command_tells_what_is_no_trace(
+def test_the_command_states_what_is_no_trace(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ours, _ = files(tmp_path)

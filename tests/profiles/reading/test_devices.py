@@ -33,7 +33,7 @@ def profile(folder: Path, **changes: Any) -> Profile:
     return read_profile(written(folder, {**DGX_STATION, **changes}), keep_arguments=True)
 
 
-def test_the_figures_tell_and_the_name_among_equals(tmp_path: Path) -> None:
+def test_the_figures_state_and_the_name_among_equals(tmp_path: Path) -> None:
     found = nearest_gpu(profile(tmp_path))
 
     assert found is not None
@@ -41,7 +41,7 @@ def test_the_figures_tell_and_the_name_among_equals(tmp_path: Path) -> None:
     assert found.likeness == "80 SMs as well, compute capability 7.0, 32 GiB"
 
 
-def test_without_figures_the_model_in_the_name_tells(tmp_path: Path) -> None:
+def test_without_figures_the_model_in_the_name_decides(tmp_path: Path) -> None:
     found = nearest_gpu(profile(tmp_path, numSms=81))
 
     assert found is not None
@@ -57,7 +57,7 @@ def test_without_figures_the_model_in_the_name_tells(tmp_path: Path) -> None:
         ("", None),
     ],
 )
-def test_the_name_alone_tells_the_model(name: str, expected: str | None) -> None:
+def test_the_name_alone_states_the_model(name: str, expected: str | None) -> None:
     found = nearest_gpu_by_name(name)
 
     assert (None if found is None else found.name) == expected

@@ -34,7 +34,7 @@ def test_the_settings_that_are_found_give_the_shape_of_the_result(
     assert again.shape == result
 
 
-def test_a_gradient_tells_the_shape_itself() -> None:
+def test_a_gradient_states_the_shape_itself() -> None:
     shapes = [(32, 256, 56, 56), (32, 512, 28, 28), (512, 256, 1, 1)]
     found = older_convolution(BACKWARD, shapes, [])
     assert found is not None

@@ -15,14 +15,9 @@ from hypothesis import strategies as st
 from neusight.integrations.profiles.reading.profile import Profile
 from neusight.integrations.profiles.reading.reading import read_profile, read_profile_events
 from neusight.predictors.errors import TraceError
-from places import SHARED
+from places import TRACES, needs_traces
 
 Event = dict[str, Any]
-
-TRACES = SHARED / "traces"
-needs_traces = pytest.mark.skipif(
-    not TRACES.is_dir(), reason="the public profiles are not beside this checkout"
-)
 
 
 def host(cat: str, name: str, ts: float, dur: float, **args: Any) -> Event:
@@ -183,7 +178,7 @@ def test_a_gzip_file_that_was_cut_off_gives_what_is_there(tmp_path: Path) -> Non
     assert "the gzip file is cut off; what could be unpacked was read" in profile.notes
 
 
-def test_damaged_gzip_data_is_told(tmp_path: Path) -> None:
+def test_damaged_gzip_data_is_reported(tmp_path: Path) -> None:
     trace = two_steps()
     trace["traceEvents"] += [
         host("python_function", f"f_{i * 7919 % 10007}", i, 1) for i in range(4000)
@@ -232,7 +227,7 @@ def test_absolute_times_are_taken_from_the_first_event(tmp_path: Path) -> None:
     assert any("microseconds since 1970" in note for note in profile.notes)
 
 
-def test_double_ids_are_told_and_resolved_by_time(tmp_path: Path) -> None:
+def test_double_ids_are_reported_and_resolved_by_time(tmp_path: Path) -> None:
     trace = two_steps()
     for event in trace["traceEvents"]:
         arguments = event.get("args", {})
@@ -282,7 +277,7 @@ def test_what_is_no_profile_is_refused(tmp_path: Path, content: bytes, words: st
         read_profile(path)
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_reported(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"Cannot read .*: No such file"):
         read_profile(tmp_path / "nothing.json")
 

@@ -8,7 +8,7 @@ from neusight.exit_codes import ExitCode
 from neusight.integrations.program.guard.forking import text_of_end
 
 
-def test_an_end_without_an_answer_is_told_in_text() -> None:
+def test_an_end_without_an_answer_is_reported_in_text() -> None:
     assert text_of_end(-signal.SIGINT) == ("interrupted", ExitCode.INTERRUPTED)
     assert text_of_end(7) == ("it ended its process at once, with status 7 (os._exit)", 7)
     assert text_of_end(-signal.SIGSEGV) == (

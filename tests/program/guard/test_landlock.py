@@ -114,7 +114,7 @@ def test_whatever_writes_elsewhere_is_stopped_and_reading_works(tmp_path: Path) 
     assert changed == {"one.txt", "open.txt"}
 
 
-def test_a_kernel_without_it_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_without_it_is_distinguished(monkeypatch: pytest.MonkeyPatch) -> None:
     for abi, words in ((0, "has no Landlock"), (1, "is ABI 1"), (7, "(Landlock ABI 7)")):
         monkeypatch.setattr(landlock, "landlock_abi", lambda abi=abi: abi)
 

@@ -41,7 +41,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reporting, "KEPT", ReportInterval(0.001, HANGS_AFTER_S))
 
 
-def test_it_is_told_in_steps_ops_and_seconds() -> None:
+def test_it_is_reported_in_steps_ops_and_seconds() -> None:
     assert progress_text(SESSION, 12.3) == "neusight: step 4, 12,345 ops, 12 s"
 
 
@@ -164,7 +164,7 @@ def test_what_the_program_asks_is_asked_undisturbed(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.usefixtures("at_once")
-def test_work_elsewhere_is_told_of_while_it_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_elsewhere_is_reported_while_it_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     with settled_terminal(monkeypatch) as screen:
         with reporting_work(lambda: "1 of 3 done") as tell:
             wait_until(lambda: tell() or screen.was_written.is_set())

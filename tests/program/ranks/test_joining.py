@@ -91,7 +91,7 @@ def test_files_of_ranks_that_read_different_ones_have_a_digest_of_their_own() ->
     assert unlike.files not in ("abc", "xyz")
 
 
-def test_of_a_failure_the_rank_is_told_and_what_it_did() -> None:
+def test_of_a_failure_the_rank_is_reported_and_what_it_did() -> None:
     failed = Recorded(Outcome("ValueError: no such layer", exit_code=1), _failing(3))
     found = ranks_of(recorded(0))
     found.processes[3], found.failed = process(3, Done("failed", failed)), 3
@@ -120,7 +120,7 @@ def test_a_rank_whose_process_is_killed_is_named() -> None:
     assert answer.outcome.is_lost
 
 
-def test_after_an_interrupt_the_first_rank_alone_is_told_of() -> None:
+def test_after_an_interrupt_the_first_rank_alone_is_reported() -> None:
     interrupted = Outcome("interrupted", exit_code=ExitCode.INTERRUPTED)
 
     answer = joined(ranks_of(recorded(0), recorded(1, outcome=interrupted)))

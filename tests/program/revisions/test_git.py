@@ -77,7 +77,7 @@ def test_branches_without_a_common_commit_have_no_third_dot(repository: Reposito
         repository.revisions("main...alone")
 
 
-def test_a_folder_outside_of_any_repository_is_told(
+def test_a_folder_outside_of_any_repository_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))

@@ -94,7 +94,7 @@ def test_hooks_of_the_repository_do_not_run(repository: Repository) -> None:
     assert not (repository.root / ".git" / "ran").exists()
 
 
-def test_a_folder_that_a_revision_lacks_is_told(
+def test_a_folder_that_a_revision_lacks_is_reported(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (repository.root / "young").mkdir()
@@ -140,7 +140,7 @@ def test_packages_installed_from_the_repository_come_from_the_tree(
         assert str(repository.root) not in now.environment["PYTHONPATH"]
 
 
-def test_a_submodule_is_filled_from_what_is_here_or_told(
+def test_a_submodule_is_filled_from_what_is_here_or_reported(
     repository: Repository, tmp_path: Path
 ) -> None:
     library = tmp_path / "library"

@@ -134,7 +134,7 @@ def stated(mistake: Mistake, on: Operands) -> str:
     return "nothing"
 
 
-def test_every_mistake_is_told_in_the_words_of_eager_torch(
+def test_every_mistake_is_reported_in_the_words_of_eager_torch(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     expected = {name: stated(mistake, Operands("cpu")) for name, mistake in MISTAKES.items()}

@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
-import neusight
 from neusight.recording.dispatch.math_settings import MathSettings
-from neusight.recording.recording import Entry, MathMode, OpCall, release_of
+from neusight.recording.recording import MathMode, release_of
 from neusight.recording.signature import math_mode
-
-
-def entries(program: Any, **options: Any) -> list[Entry]:
-    with neusight.forecast_on("H100", **options) as forecast:
-        program()
-    return [entry for step in forecast.recording.steps for entry in step.entries]
-
-
-def calls(program: Any) -> list[OpCall]:
-    return [entry for entry in entries(program) if isinstance(entry, OpCall)]
-
-
-def named(found: list[OpCall], op: str) -> list[OpCall]:
-    return [call for call in found if call.signature.op == f"aten::{op}"]
+from recorded_programs import calls, named
 
 
 def test_switches_that_choose_kernels_are_kept_with_the_ops_they_matter_to() -> None:

@@ -13,24 +13,11 @@ from torch import nn
 import neusight
 from neusight.recording.dispatch.op_cache import OpCache, cache_key
 from neusight.recording.recorder import Recorder
-from neusight.recording.recording import Entry, OpCall, TensorSpec
+from neusight.recording.recording import TensorSpec
 from neusight.recording.values.known import may_be_known
+from recorded_programs import calls, named
 
 aten = torch.ops.aten
-
-
-def entries(program: Any, **options: Any) -> list[Entry]:
-    with neusight.forecast_on("H100", **options) as forecast:
-        program()
-    return [entry for step in forecast.recording.steps for entry in step.entries]
-
-
-def calls(program: Any) -> list[OpCall]:
-    return [entry for entry in entries(program) if isinstance(entry, OpCall)]
-
-
-def named(found: list[OpCall], op: str) -> list[OpCall]:
-    return [call for call in found if call.signature.op == f"aten::{op}"]
 
 
 @st.composite

@@ -7,14 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-import neusight
-
-
-def values_of(program: Any) -> Any:
-    """What the program returns inside a forecast."""
-    with neusight.forecast_on("H100"):
-        torch.zeros(1, device="cuda")
-        return program()
+from recorded_programs import values_of
 
 
 def test_large_copies_to_the_cpu_hold_no_data_until_they_are_computed_on() -> None:

@@ -13,23 +13,13 @@ from torch import nn
 
 import neusight
 from neusight.recording.recording import Synchronize
+from recorded_programs import invented, values_of
 
 
 @pytest.fixture(autouse=True)
 def arguments_of_distributions_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     """As torch does it; the first compile in a process turns it off, also one of another test."""
     monkeypatch.setattr(D.Distribution, "_validate_args", True)
-
-
-def values_of(program: Any) -> Any:
-    """What the program returns inside a forecast."""
-    with neusight.forecast_on("H100"):
-        torch.zeros(1, device="cuda")
-        return program()
-
-
-def invented(forecast: neusight.Forecast) -> str:
-    return next((text for text in forecast.warnings if "invented" in text), "")
 
 
 def test_the_scale_of_a_gradient_scaler_is_its_own() -> None:

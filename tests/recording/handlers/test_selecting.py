@@ -7,13 +7,7 @@ from typing import Any
 import torch
 
 import neusight
-
-
-def values_of(program: Any) -> Any:
-    """What the program returns inside a forecast."""
-    with neusight.forecast_on("H100"):
-        torch.zeros(1, device="cuda")
-        return program()
+from recorded_programs import values_of
 
 
 def test_masks_with_known_values_count_exactly() -> None:
@@ -32,7 +26,7 @@ def test_masks_with_known_values_count_exactly() -> None:
     assert values_of(program) == [(3, 5), (3, 1), (3,), (3,), 3, (28, 5)]
 
 
-def test_known_values_are_selected_and_told_apart() -> None:
+def test_known_values_are_selected_and_distinguished() -> None:
     def program() -> list[Any]:
         x = torch.tensor([3, 1, 3, 2], device="cuda")
         unique, inverse = torch.unique(x, return_inverse=True)

@@ -11,17 +11,7 @@ from torch import nn
 
 import neusight
 from neusight.recording.values.invention import FIRST_FLOAT, FLOAT_DECAY, Invention
-
-
-def values_of(program: Any) -> Any:
-    """What the program returns inside a forecast."""
-    with neusight.forecast_on("H100"):
-        torch.zeros(1, device="cuda")
-        return program()
-
-
-def invented(forecast: neusight.Forecast) -> str:
-    return next((text for text in forecast.warnings if "invented" in text), "")
+from recorded_programs import invented, values_of
 
 
 def test_unknown_numbers_fall_slowly_at_each_line_and_stay_positive() -> None:

@@ -9,13 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import neusight
-
-
-def values_of(program: Any) -> Any:
-    """What the program returns inside a forecast."""
-    with neusight.forecast_on("H100"):
-        torch.zeros(1, device="cuda")
-        return program()
+from recorded_programs import values_of
 
 
 def test_parameters_made_inside_hold_no_data_until_they_are_read() -> None:
@@ -27,7 +21,7 @@ def test_parameters_made_inside_hold_no_data_until_they_are_read() -> None:
     assert not any("seeded random values" in text for text in forecast.warnings)
 
 
-def test_cpu_code_computes_on_filled_parameters_and_is_told() -> None:
+def test_cpu_code_computes_on_filled_parameters_and_is_reported() -> None:
     with neusight.forecast_on("H100") as forecast:
         torch.zeros(1, device="cuda")
         model: Any = nn.Sequential(nn.Linear(100, 100), nn.LayerNorm(100), nn.Linear(100, 10))

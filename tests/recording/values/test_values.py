@@ -12,18 +12,7 @@ from hypothesis import strategies as st
 
 import neusight
 from neusight.recording.values.invention import FIRST_FLOAT
-
-
-def values_of(program: Any) -> Any:
-    """What the program returns inside a forecast."""
-    with neusight.forecast_on("H100"):
-        torch.zeros(1, device="cuda")
-        return program()
-
-
-def invented(forecast: neusight.Forecast) -> str:
-    return next((text for text in forecast.warnings if "invented" in text), "")
-
+from recorded_programs import invented, values_of
 
 # -- known values ----------------------------------------------------------------------------------
 

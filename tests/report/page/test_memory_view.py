@@ -59,7 +59,7 @@ def test_what_does_not_fit_on_the_page_is_summed_up(forecast: Forecast) -> None:
     assert int(first) + int(size) == total
 
 
-def test_a_program_that_allocates_nothing_is_told_so(forecast: Forecast) -> None:
+def test_a_program_that_allocates_nothing_is_reported_so(forecast: Forecast) -> None:
     nothing = forecast.of(Recording((), gpu="H100", torch_version="2.13"))
 
     assert "Nothing was allocated" in view_of_memory(nothing, DETAIL)

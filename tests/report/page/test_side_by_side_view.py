@@ -30,7 +30,7 @@ def named(forecast: Forecast, script: str) -> Forecast:
     return forecast.of(replace(forecast.recording, script=script))
 
 
-def test_labels_say_what_tells_forecasts_apart(forecast: Forecast) -> None:
+def test_labels_say_what_states_forecasts_apart(forecast: Forecast) -> None:
     one, other, slow = named(forecast, "a.py"), named(forecast, "b.py"), forecast.on("T4")
 
     assert labels_of([one, slow]) == ["H100-SXM5-80GB", "T4"]

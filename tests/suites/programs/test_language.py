@@ -70,7 +70,7 @@ def test_a_bert_is_trained_by_its_text() -> None:
     assert found.flops_per_step > 3 * 2 * 2 * 16 * 32 * 64
 
 
-def test_an_unknown_architecture_is_told() -> None:
+def test_an_unknown_architecture_is_reported() -> None:
     with pytest.raises(CannotBuild, match="has no PerceptronOf1958"):
         language_model({"architectures": ["PerceptronOf1958"]}, mode="inf")
 

@@ -60,7 +60,7 @@ def test_a_layer_adds_the_masked_bias_to_its_scores_in_place() -> None:
     assert len(scores) == 2 + 2 + 2  # the encoder's layers, the decoder's own, and those across
 
 
-def test_another_version_of_the_library_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_of_the_library_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def without_experts(settings: object, *, mode: str) -> Any:
         import torch
 

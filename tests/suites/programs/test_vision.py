@@ -12,14 +12,14 @@ from neusight.integrations.suites.programs import vision
 from neusight.integrations.suites.programs.vision import timm_step, vision_step
 
 
-def test_a_model_that_nobody_configured_is_told() -> None:
+def test_a_model_that_nobody_configured_is_reported() -> None:
     pytest.importorskip("transformers")
 
     with pytest.raises(CannotBuild, match="its configuration is not available"):
         vision_step(CaseProgram("vision", "unheard-of", "inf", 1, 32))
 
 
-def test_a_missing_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     monkeypatch.setitem(sys.modules, "timm", None)

@@ -108,7 +108,7 @@ def test_a_queue_is_full_of_what_is_held(rank: Rank) -> None:
     assert rank.streams.accepts_ns(0) == 0
 
 
-def test_who_is_waited_for_is_told(rank: Rank) -> None:
+def test_the_rank_that_is_waited_for_is_named(rank: Rank) -> None:
     rank.hold(reduce(line=7))
 
     (appointment,) = rank.streams.waiting()

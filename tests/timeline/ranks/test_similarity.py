@@ -44,7 +44,7 @@ def test_peers_are_those_of_transfers_alone() -> None:
     assert peers_of(program(1, (reduce("0..7"),))) == []
 
 
-def test_who_was_run_alone_is_told_of_its_peers() -> None:
+def test_who_was_run_alone_is_reported_of_its_peers() -> None:
     [few, many] = [program(1, tuple(send(peer, 1) for peer in range(2, last))) for last in (4, 12)]
 
     assert peers_note(few).startswith("rank 1 sends to or receives from ranks 2, 3, whose steps")

@@ -30,11 +30,11 @@ GEMM = Kernel.gemm(512, 512, 64, dtype="float32")
         ("void gemv2T_kernel_val<int, int>", None),
     ],
 )
-def test_the_name_of_a_product_tells_its_tile(name: str, tile: tuple[int, int] | None) -> None:
+def test_the_name_of_a_product_states_its_tile(name: str, tile: tuple[int, int] | None) -> None:
     assert tile_of_launch(GEMM, name, (8, 8, 1)) == tile
 
 
-def test_other_kernels_tell_by_their_ctas() -> None:
+def test_other_kernels_state_by_their_ctas() -> None:
     relu = Kernel.elementwise("relu", 10_000, dtype="float32")
     assert tile_of_launch(relu, "vectorized_elementwise_kernel", (10, 1, 1)) == (1000, 1)
     assert tile_of_launch(relu, "vectorized_elementwise_kernel", (3, 1, 1)) == (3334, 1)

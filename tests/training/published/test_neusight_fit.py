@@ -74,7 +74,7 @@ def test_a_folder_without_the_table_is_named(tmp_path: Path) -> None:
         fit_neusight(tmp_path, tmp_path / "weights")
 
 
-def test_one_gpu_alone_tells_nothing_of_others(tmp_path: Path) -> None:
+def test_one_gpu_alone_states_nothing_of_others(tmp_path: Path) -> None:
     path = table(tmp_path) / "kernels.parquet"
     frame = pandas.read_parquet(path)
     frame[frame["gpu"] == "Tesla T4"].to_parquet(path)

@@ -12,8 +12,6 @@ from neusight.predictors.measuring.nccl_tests import is_nccl_output
 from neusight.predictors.registry import require_predictor
 from neusight.predictors.terminal_text import printable
 
-__all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
-
 HELP = "fit a calibration to a real GPU's profile or measurements"
 DESCRIPTION = (
     "Fit the constants of a GPU, corrections by kernel class and dtype, and the costs of its "

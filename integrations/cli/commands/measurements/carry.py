@@ -6,13 +6,12 @@ import argparse
 from typing import Any
 
 from neusight.exit_codes import ExitCode
+from neusight.integrations.cli.arguments import add_options
 from neusight.integrations.cli.files import report_problems, tried, write_json, write_traces
 from neusight.integrations.report.side_by_side import lay_side_by_side, parse_prices
 from neusight.predictors.errors import OptionError, UnsupportedKernelError
 from neusight.predictors.registry import require_predictor
 from neusight.predictors.terminal_text import printable_text
-
-__all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
 
 HELP = "project a profile onto another GPU"
 DESCRIPTION = (
@@ -29,11 +28,10 @@ def add_arguments(carry: argparse.ArgumentParser) -> None:
                        help="the GPU to carry it to, also several")  # fmt: skip
     carry.add_argument("--from", dest="source", metavar="GPU",
                        help="the GPU of the profile, where it does not state it")  # fmt: skip
-    carry.add_argument("--price", action="append", default=[], metavar="GPU=PRICE,…",
-                       help="price of a GPU an hour, for the cost of steps and tokens")  # fmt: skip
+    add_options(carry, "--price")
     carry.add_argument("--predictor", metavar="NAME", help="predictor used (tiled)")
     carry.add_argument("--trace", metavar="DIR", help="write a trace for TensorBoard there")
-    carry.add_argument("--json", metavar="FILE", help="write all figures there")
+    add_options(carry, "--json")
 
 
 def run(options: argparse.Namespace) -> int:

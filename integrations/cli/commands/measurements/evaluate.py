@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from neusight.integrations.suites.evaluation import SuiteReport
     from neusight.predictors.training.evaluate import Report
 
-__all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
-
 HELP = "score predictors on measured kernels, or on whole programs (--suite)"
 DESCRIPTION = ""
 
@@ -152,7 +150,7 @@ def _suite_predictors(options: argparse.Namespace) -> list[str]:
 
 
 def _write_suite(options: argparse.Namespace, report: SuiteReport) -> list[str]:
-    """The files that were asked for, which are told; what could not be written."""
+    """The files that were asked for, which are named; what could not be written."""
     from neusight.integrations.suites.rendering import csv_text, markdown
 
     tables = "\n".join(markdown(table, report.predictors) for table in report.tables)
@@ -165,7 +163,7 @@ def _write_suite(options: argparse.Namespace, report: SuiteReport) -> list[str]:
 
 
 def _written(path: str | None, write: Callable[[str], object]) -> list[str]:
-    """Writes the file, if one was asked for, and tells it; what went wrong."""
+    """Writes the file, if one was asked for, and names it; what went wrong."""
     if not path:
         return []
     problems = tried(lambda: write(path), path)

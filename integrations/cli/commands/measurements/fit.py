@@ -13,8 +13,6 @@ from neusight.predictors.registry import DEFAULT_PREDICTOR
 if TYPE_CHECKING:
     pass
 
-__all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
-
 HELP = "fit the trained predictors to measured kernels"
 DESCRIPTION = (
     "Fit a predictor to tables of measured kernels and write its weights. The default predictor "

@@ -21,8 +21,6 @@ from neusight.integrations.profiles.measuring import (
 from neusight.predictors.errors import DataError
 from neusight.predictors.terminal_text import printable
 
-__all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
-
 HELP = "measure the GPU of this machine"
 DESCRIPTION = (
     "Measure the constants of this machine's GPU, kernels of every class, and whole training and "

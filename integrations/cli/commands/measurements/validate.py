@@ -9,8 +9,6 @@ from neusight.exit_codes import ExitCode
 from neusight.integrations.cli.files import report_problems, tried, write_json
 from neusight.predictors.registry import require_predictor
 
-__all__ = ["DESCRIPTION", "HELP", "add_arguments", "run"]
-
 HELP = "forecast measured workloads, and score the forecasts"
 DESCRIPTION = (
     "Forecast every workload that was measured on a real GPU, on this machine without one, and "

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from neusight.predictors.files import json_value, write_atomically
 
-__all__ = ["Entries"]
-
 #: The form of an entry: a line of JSON, then the content, packed by zlib.
 _SCHEMA = 1
 

@@ -36,8 +36,6 @@ from neusight.predictors.files import user_cache_folder
 from neusight.predictors.gpu import GPU
 from neusight.recording.tensor import ForecastTensor
 
-__all__ = ["CACHE_VARIABLE", "cache_folder", "install_graph_cache"]
-
 #: With the value 0, graphs are compiled in each process and none is kept.
 CACHE_VARIABLE = "NEUSIGHT_COMPILE_CACHE"
 

@@ -14,8 +14,6 @@ import torch
 from neusight import predictors
 from neusight.fake_cuda.compiling.origins import path_of
 
-__all__ = ["aliases", "calls_only_torch", "digest", "facts_of", "settings", "source_version"]
-
 #: Folders of neusight whose files decide what is traced, generated and kept.
 _DECIDING = ("fake_cuda", "ops", "recording")
 

@@ -14,8 +14,6 @@ from neusight.predictors.registry import find_predictor
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 from neusight.timeline.host import PLAIN
 
-__all__ = ["Product", "install_padding", "is_padded", "padding_query_result"]
-
 #: What the question to the GPU begins with.
 PADDING_QUERY = "pad_mm"
 

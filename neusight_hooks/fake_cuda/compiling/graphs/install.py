@@ -14,12 +14,10 @@ from neusight.fake_cuda.patching import Patches
 if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
 
-__all__ = ["install_cuda_graphs", "reason_text"]
-
 
 def install_cuda_graphs(patches: Patches, recorder: Recorder) -> None:
     """Nothing is captured; from its third call on a graph costs the host one launch. Where torch
-    itself decides against graphs it does not come here, and its reason is told."""
+    itself decides against graphs it does not come here, and its reason is reported."""
     from torch._inductor import config as inductor_config
     from torch._inductor import cudagraph_trees, cudagraph_utils
     from torch._inductor.scheduler import Scheduler

@@ -11,8 +11,6 @@ import torch
 
 from neusight.recording.tensor import ForecastTensor
 
-__all__ = ["GraphNode", "Place"]
-
 #: Of an output: how many graphs before the last one of the path, and which of its outputs.
 Place = tuple[int, int]
 

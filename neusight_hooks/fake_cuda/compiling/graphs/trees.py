@@ -18,8 +18,6 @@ from neusight.timeline.scheduler import GRAPH_LAUNCH
 if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
 
-__all__ = ["GraphTrees"]
-
 Model = Callable[[list[Any]], Any]
 State = Literal["warmup", "recording", "execution"]
 

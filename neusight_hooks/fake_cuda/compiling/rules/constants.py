@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["OnCPU"]
-
 
 class OnCPU(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]
     """Tensors that are made on a GPU are made on the CPU in here."""

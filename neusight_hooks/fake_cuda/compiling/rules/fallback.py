@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from neusight.recording.recorder import Recorder
 
-__all__ = ["install_fallback", "line_of"]
-
 #: Errors that a GPU would show too.
 _OF_TORCH = ("GPUTooOldForTriton",)
 

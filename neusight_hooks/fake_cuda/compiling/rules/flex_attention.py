@@ -15,14 +15,6 @@ from neusight.fake_cuda.patching import Patches
 if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
 
-__all__ = [
-    "FlexAttention",
-    "attention_of",
-    "install_flex_attention",
-    "visible_blocks",
-    "with_mask_known",
-]
-
 #: The name under which a template's kernel carries what is known of its attention.
 _OPTION = "NEUSIGHT_ATTENTION"
 

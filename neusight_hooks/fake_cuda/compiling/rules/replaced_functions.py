@@ -6,8 +6,6 @@ from typing import Any
 
 from neusight.fake_cuda.patching import Patches
 
-__all__ = ["install_stubs"]
-
 
 def install_stubs(patches: Patches) -> None:
     """What replaced a function of torch is traced as that function is; else it breaks the graph."""

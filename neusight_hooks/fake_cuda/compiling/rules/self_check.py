@@ -6,8 +6,6 @@ from neusight._version import __version__
 from neusight.fake_cuda.core import build_key, failure_apart
 from neusight.predictors.files import user_cache_folder
 
-__all__ = ["compile_failure"]
-
 #: A forward and its backward; no process below this one checks again.
 _PROGRAM = """
 import torch

@@ -8,8 +8,6 @@ from typing import Any
 
 from neusight.fake_cuda.patching import Patches
 
-__all__ = ["hold_settings", "install_settings"]
-
 #: By module: no worker processes, no caches on disk, no timing on a GPU, wrappers in Python, and no
 #: look at addresses. The check of aliases is a second dispatch mode on the first run, which fails
 #: on `out=` ops.

@@ -7,8 +7,6 @@ from typing import Any
 
 from neusight.fake_cuda.patching import Patches
 
-__all__ = ["install_templates"]
-
 
 def install_templates(patches: Patches) -> None:
     """A choice that Inductor writes, it also loads, to time it; only its text is wanted here."""

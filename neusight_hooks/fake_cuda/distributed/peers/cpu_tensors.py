@@ -17,8 +17,6 @@ from neusight.fake_cuda.distributed.objects import Objects
 if TYPE_CHECKING:
     from neusight.recording.recorder import CpuHandler
 
-__all__ = ["CpuBatches", "cpu_handlers"]
-
 Tensors = list[torch.Tensor]
 
 #: What each member of a group gets: from what all of them put in, by its place in the group.

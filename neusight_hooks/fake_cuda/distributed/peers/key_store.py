@@ -11,8 +11,6 @@ import torch.distributed as dist
 from neusight.fake_cuda.distributed.peers.link import Link
 from neusight.fake_cuda.distributed.peers.message_server import NAME_END
 
-__all__ = ["KeyStore", "key_store_classes"]
-
 #: torch's own, which nothing here waits for.
 _TIMEOUT = timedelta(minutes=5)
 
@@ -20,7 +18,7 @@ _Store: Any = vars(dist)["Store"]
 
 
 class KeyStore(_Store):  # type: ignore[misc]
-    """A store that all ranks share that run; `name` tells several apart.
+    """A store that all ranks share that run; `name` distinguishes several.
 
     torch's PrefixStore around it passes on all but `delete_key`, `num_keys` and `list_keys`, for
     which C++ does not ask Python (torch 2.13).
@@ -99,7 +97,7 @@ class KeyStore(_Store):  # type: ignore[misc]
         return KeyStore(self._link, self._name)
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Kept, and used by nobody: who waits in vain is told so at once."""
+        """Kept, and used by nobody: a wait in vain is an error at once."""
         self._timeout = timeout
 
     @property

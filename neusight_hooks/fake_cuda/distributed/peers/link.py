@@ -21,8 +21,6 @@ from neusight.predictors.errors import HangError, UnansweredRankError
 from neusight.recording.call_stack import call_site
 from neusight.recording.tape import EnoughSteps
 
-__all__ = ["Link", "RemoteLink", "SingleRankLink", "handled", "receive", "send"]
-
 #: A message: its length in 8 bytes, and a pickle. Both ends are processes of this program.
 _LENGTH = struct.Struct("<Q")
 
@@ -42,7 +40,7 @@ class Link(Protocol):
 
     @property
     def was_stopped(self) -> bool:
-        """Whether it was told to stop in the midst of a step."""
+        """Whether it was stopped in the midst of a step."""
         ...
 
     def require_rank(self, rank: int) -> None:

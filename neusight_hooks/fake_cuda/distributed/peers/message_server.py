@@ -9,17 +9,6 @@ from typing import Any, Literal, NamedTuple
 
 from neusight.fake_cuda.distributed.rank import ranks_text
 
-__all__ = [
-    "NAME_END",
-    "EndKind",
-    "Inbox",
-    "MessageServer",
-    "Messages",
-    "Reply",
-    "StoreKeys",
-    "Wanted",
-]
-
 #: Ends the name of a store before a key of it.
 NAME_END = "\n"
 

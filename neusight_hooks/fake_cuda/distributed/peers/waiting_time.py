@@ -1,4 +1,4 @@
-"""A program that asks again and again for what another process would do: it is told so in time."""
+"""A program that asks again and again for what another process would do is ended in time."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from neusight.recording.call_stack import call_site
 
 if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
-
-__all__ = ["DEFAULT_WAIT_S", "WaitingTime", "install_waiting_time"]
 
 #: How long a rank may wait for what another process would do, in seconds.
 DEFAULT_WAIT_S = 60.0
@@ -77,7 +75,7 @@ def install_waiting_time(
     """From here on the program is shown where it waits in vain."""
     link.on_missing = waiting.looked_for
     if virtual_time:
-        recorder.on_sleep = waiting.slept
+        recorder.on_sleep.subscribe(waiting.slept)
         return
     real_sleep = time.sleep
 

@@ -9,8 +9,6 @@ import torch
 
 from neusight.fake_cuda.patching import Patches
 
-__all__ = ["install_caches"]
-
 #: What forgets plans that were made for a mesh: module, and names down to it. If one moves, a
 #: second forecast of one process may meet groups or shapes of the first.
 _FORGETTING = (

@@ -16,8 +16,6 @@ from neusight.recording.tensor import ForecastTensor
 if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
 
-__all__ = ["install_sharded_checkpoints"]
-
 
 def install_sharded_checkpoints(patches: Patches, recorder: Recorder) -> None:
     """torch.distributed.checkpoint, ShardedTensor and FSDP's states do without other ranks."""

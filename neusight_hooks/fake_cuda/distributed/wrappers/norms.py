@@ -10,8 +10,6 @@ import torch
 if TYPE_CHECKING:
     from neusight.recording.recorder import Handler, Recorder
 
-__all__ = ["synchronized_norm_handlers"]
-
 aten = torch.ops.aten
 
 

@@ -10,8 +10,6 @@ from neusight.fake_cuda.patching import Patches
 from neusight.predictors.errors import UnansweredRankError
 from neusight.recording.call_stack import call_site
 
-__all__ = ["install_refusals"]
-
 #: Functions of a module, and what is said of them.
 _REFUSED = {
     "torch.distributed.rpc": (

@@ -12,8 +12,6 @@ import torch.nn.parallel.distributed as parallel
 from neusight.fake_cuda.import_hooks import when_imported
 from neusight.fake_cuda.patching import Patches
 
-__all__ = ["install_replicas"]
-
 
 class _Logger:
     """DistributedDataParallel's log, which times with events of CUDA."""

@@ -9,8 +9,6 @@ import torch
 from neusight.fake_cuda.import_hooks import when_imported
 from neusight.fake_cuda.patching import Patches
 
-__all__ = ["install_shards", "strided_shard"]
-
 
 class _Shards:
     """What torch.chunk gives, and an empty tensor for each rank beyond: made when it is asked for.

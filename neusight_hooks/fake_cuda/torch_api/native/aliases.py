@@ -12,8 +12,6 @@ from neusight.fake_cuda.patching import Patches
 if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
 
-__all__ = ["install_same_names"]
-
 #: Functions of torch._C, by the function of torch.cuda that says the same.
 _SAME_AS = {
     "_cuda_canDeviceAccessPeer": "can_device_access_peer",

@@ -14,8 +14,6 @@ from neusight.recording.signature import spec_of
 if TYPE_CHECKING:
     from neusight.predictors.gpu import GPU
 
-__all__ = ["install_attention_queries"]
-
 #: Functions of torch._C, and the kernel that each asks about.
 _QUERIES = {
     "_can_use_flash_attention": "flash",

@@ -13,8 +13,6 @@ from neusight.fake_cuda.patching import Patches
 if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
 
-__all__ = ["install_generators"]
-
 #: What a generator begins with (c10::detail: default_rng_seed_val, c10/core/GeneratorImpl.h).
 _FIRST_SEED = 67280421310721
 

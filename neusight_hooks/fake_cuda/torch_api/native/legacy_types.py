@@ -8,8 +8,6 @@ import torch
 
 from neusight.fake_cuda.patching import Patches
 
-__all__ = ["install_legacy_types"]
-
 #: What they hold, by the first part of their names.
 _DTYPES = {
     "Float": torch.float32,

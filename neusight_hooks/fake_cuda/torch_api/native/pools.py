@@ -12,8 +12,6 @@ from neusight.memory.workspaces import CUBLAS_BYTES, CUBLAS_BYTES_FROM_HOPPER
 if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
 
-__all__ = ["install_pools"]
-
 #: The compute capability of Hopper.
 _HOPPER = 9
 

@@ -47,7 +47,7 @@ def architecture(gpu: GPU) -> str:
 
 
 def l2_of_a_die(gpu: GPU) -> int:
-    """The bytes of L2 that HIP tells; those of the GPU where it is not known."""
+    """The bytes of L2 that HIP reports; those of the GPU where it is not known."""
     return _L2_BYTES.get(architecture(gpu), gpu.l2_bytes)
 
 

@@ -14,8 +14,6 @@ from neusight.recording.call_stack import call_site
 if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
 
-__all__ = ["install_runtime"]
-
 #: Bytes of an NCCL communicator's name (NCCL_UNIQUE_ID_BYTES, nccl.h).
 _UNIQUE_ID_BYTES = 128
 

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from neusight.predictors.gpu import GPU
     from neusight.recording.recorder import Recorder
 
-__all__ = ["install_sensors"]
-
 _NO_SENSORS = (
     "torch.cuda's {name} is measured by {library} on a running GPU; a forecast answers {answer}"
 )

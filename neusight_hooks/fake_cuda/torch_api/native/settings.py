@@ -12,8 +12,6 @@ from neusight.fake_cuda.patching import Patches
 if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
 
-__all__ = ["install_switches"]
-
 #: The settings: what reads and what writes each in torch._C, and its value before anybody sets it
 #: (aten/src/ATen/Context.h and aten/src/ATen/cuda/tunable/Tunable.h, torch 2.13).
 _SETTINGS: dict[str, tuple[str, str, object]] = {
@@ -100,9 +98,8 @@ def _install_sync_mode(patches: Patches, recorder: Recorder) -> None:
 
     def choose(value: int) -> None:
         mode[0] = int(value)
-        recorder.on_wait = waits if value else None
 
-    patches.on_restore(lambda: setattr(recorder, "on_wait", None))
+    patches.on_restore(recorder.on_wait.subscribe(waits))
     patches.set(core, "_cuda_get_sync_debug_mode", lambda: mode[0])
     patches.set(core, "_cuda_set_sync_debug_mode", choose)
 

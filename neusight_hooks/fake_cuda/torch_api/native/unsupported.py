@@ -12,8 +12,6 @@ from neusight.fake_cuda.patching import Patches
 from neusight.predictors.errors import UnansweredCallError
 from neusight.recording.call_stack import call_site
 
-__all__ = ["install_refused", "refusing"]
-
 _NCCL = (
     "joins the GPUs of one process; write it with torch.distributed and a process for each GPU, "
     "whose collectives are forecast"

@@ -26,8 +26,6 @@ from neusight.recording.handlers.sparse.tensor import (
     with_values,
 )
 
-__all__: list[str] = []
-
 aten = torch.ops.aten
 
 #: Functions that keep zeros, so that torch lets sparse tensors take them (native_functions.yaml).

@@ -34,8 +34,6 @@ from neusight.recording.recorder import Recorder, RecordingMode
 from neusight.recording.tensor import ForecastTensor
 from neusight.recording.values.invention import MASK_DENSITY
 
-__all__ = ["converted", "copied_to_gpu"]
-
 aten = torch.ops.aten
 
 

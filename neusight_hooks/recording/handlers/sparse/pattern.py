@@ -10,8 +10,6 @@ from neusight.recording.handlers.sparse.tensor import SparseTensor, coordinates,
 from neusight.recording.recorder import Recorder
 from neusight.recording.tensor import ForecastTensor
 
-__all__ = ["bounded", "coalesced", "flat_index", "known_index", "new_index", "row_pointers"]
-
 
 def bounded(recorder: Recorder, words: str) -> None:
     """Says that a number of non-zeros is not known."""

@@ -25,8 +25,6 @@ from neusight.recording.handlers.sparse.tensor import (
 )
 from neusight.recording.recorder import Recorder
 
-__all__: list[str] = []
-
 aten = torch.ops.aten
 
 

@@ -19,8 +19,6 @@ from neusight.recording.handlers.sparse.tensor import (
     recorder_of,
 )
 
-__all__: list[str] = []
-
 aten = torch.ops.aten
 
 _OTHER_WAY = {

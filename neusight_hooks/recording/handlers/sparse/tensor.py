@@ -15,21 +15,6 @@ from neusight.recording.recording import Argument, OpSignature
 from neusight.recording.signature import spec_of
 from neusight.recording.tensor import ForecastTensor
 
-__all__ = [
-    "BLOCKED",
-    "BY_ROW",
-    "COMPRESSED",
-    "SPARSE_OPS",
-    "Parts",
-    "SparseTensor",
-    "compressed",
-    "coordinates",
-    "launch",
-    "on_sparse",
-    "recorder_of",
-    "with_values",
-]
-
 #: Layouts with pointers to the beginnings of rows (or columns) in place of coordinates.
 COMPRESSED = frozenset({torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc})
 BY_ROW = frozenset({torch.sparse_csr, torch.sparse_bsr})

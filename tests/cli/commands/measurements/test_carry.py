@@ -94,7 +94,7 @@ def test_where_no_target_can_run_it_that_is_an_error(
         (["--price", "H200=much"], "--price got 'H200=much'"),
     ],
 )
-def test_wrong_use_is_told_in_a_line(
+def test_wrong_use_is_reported_in_a_line(
     profile: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["carry", profile, "--to", "H200", *arguments]) == 2

@@ -47,7 +47,7 @@ def test_a_suite_prints_tables_and_writes_files(
         (["--recordings", "DIR"], "--recordings is for cases"),
     ],
 )
-def test_wrong_use_is_told(
+def test_wrong_use_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], reported: str
 ) -> None:
     head = "gpu,model,mode,seq_len,batch,option,other"

@@ -45,7 +45,7 @@ def test_a_gpu_that_is_left_out_has_no_line(
         (["--predictor", "habitat"], "no products and no convolutions of NVIDIA GPUs"),
     ],
 )
-def test_what_cannot_be_fitted_is_told_in_one_line(
+def test_what_cannot_be_fitted_is_reported_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], stated: str
 ) -> None:
     folder = table(tmp_path)

@@ -82,7 +82,7 @@ def test_what_is_loaded_is_the_same_to_the_byte(
     assert saved(compiled, tmp_path) == saved(kept.first, tmp_path)  # without a cache
 
 
-def test_damage_is_told_and_compiled_again(kept: Kept) -> None:
+def test_damage_is_reported_and_compiled_again(kept: Kept) -> None:
     for path in kept.folder.iterdir():
         path.write_bytes(path.read_bytes()[:-9])
 
@@ -237,7 +237,7 @@ def test_a_guarded_program_writes_its_entries_really(
     assert list((tmp_path / "work").iterdir()) == []
 
 
-def test_what_is_told_of_choices_by_timing_is_told_again(own_folder: Path) -> None:
+def test_what_is_reported_of_choices_by_timing_is_reported_again(own_folder: Path) -> None:
     def warnings(gpu: str) -> list[str]:
         with neusight.forecast_on(gpu) as forecast, torch.no_grad():
             product: Any = torch_compile(lambda x: torch.relu(x @ x), mode="max-autotune")

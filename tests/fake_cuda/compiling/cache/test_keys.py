@@ -30,7 +30,7 @@ def test_equal_code_has_one_version() -> None:
     assert source_version() == version
 
 
-def test_settings_that_choose_kernels_are_told_apart() -> None:
+def test_settings_that_choose_kernels_are_distinguished() -> None:
     before = settings()
 
     with nn.attention.sdpa_kernel(nn.attention.SDPBackend.MATH):
@@ -59,7 +59,7 @@ def test_the_module_that_called_an_op_is_a_fact_of_its_graph() -> None:
     assert "L['self'].act" in list(facts_of(graph))
 
 
-def test_views_of_one_memory_are_told_from_tensors_of_their_own() -> None:
+def test_views_of_one_memory_are_distinguished_from_tensors_of_their_own() -> None:
     whole = torch.ones(4)
 
     assert aliases([whole, 3, whole[:2], torch.ones(2)]) == (0, 0, 3)
@@ -74,6 +74,6 @@ def test_an_op_of_the_programs_own_is_found() -> None:
     assert not calls_only_torch(traced(lambda x: double(x) + 1, torch.ones(3)))
 
 
-def test_a_digest_tells_parts_apart() -> None:
+def test_a_digest_distinguishes_parts() -> None:
     assert digest(["a", "b"]) == digest(["a", "b"])
     assert digest(["a", "b"]) != digest(["ab"])

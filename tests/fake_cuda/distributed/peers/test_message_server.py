@@ -136,7 +136,7 @@ def test_ranks_that_wait_for_each_other_are_an_error_with_both_lines() -> None:
     )
 
 
-def test_who_waits_for_a_rank_that_is_not_run_is_told_what_to_say() -> None:
+def test_waiting_for_a_rank_that_is_not_run_is_refused_with_what_to_say() -> None:
     exchange = exchange_of(0)
 
     exchange.want(0, Messages((box(3, 0),)), "train.py:3")
@@ -146,7 +146,7 @@ def test_who_waits_for_a_rank_that_is_not_run_is_told_what_to_say() -> None:
     assert "--rank all-distinct or --rank 0,3 runs them together" in answer.value
 
 
-def test_who_waits_for_a_rank_that_has_ended_is_told_once_nobody_can_go_on() -> None:
+def test_who_waits_for_a_rank_that_has_ended_is_reported_once_nobody_can_go_on() -> None:
     exchange = exchange_of(0, 1, 2)
     exchange.want(0, Messages((box(1, 0), box(2, 0))), "")
     exchange.end(1, "well")

@@ -42,7 +42,7 @@ def test_an_nvidia_target_has_no_hip() -> None:
     [("MI100", "gfx908", 8, 64), ("MI250", "gfx90a", 8, 64), ("MI300X", "gfx942", 4, 64),
      ("MI355X", "gfx950", 4, 160)],
 )  # fmt: skip
-def test_properties_are_those_that_hip_tells(
+def test_properties_are_those_that_hip_reports(
     name: str, architecture_name: str, l2_mib: int, lds_kib: int
 ) -> None:
     found = on(name, properties)
