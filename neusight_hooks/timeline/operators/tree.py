@@ -135,18 +135,18 @@ class _Plans:
         self._inner: dict[int, tuple[tuple[Token, ...], OpSignature]] = {}
 
     def of_op(
-        self, span: HostSpan, num_calls: int, head: Sequence[_Event], ends: Sequence[_Event]
-    ) -> _Plan:
-        """An op, what its dispatch calls, and what begins before it and ends after it."""
+        self, span: HostSpan, name: str, num_calls: int, head: Sequence[_Event],
+        ends: Sequence[_Event],
+    ) -> _Plan:  # fmt: skip
+        """An op of that name, what it calls, and what begins before it and ends after it."""
         assert span.call is not None
         signature = span.call.signature
-        key = (id(signature), num_calls, *head, 0, *ends)
+        key = (id(signature), name, num_calls, *head, 0, *ends)
         plan = self._plans.get(key)
         if plan is None:
             if id(signature) not in self._inner:
                 self._inner[id(signature)] = calls_within(signature), signature
             op = _with_calls(self._inner[id(signature)][0], num_calls)
-            name = _ALIAS if _is_alias(span, head) else span.name
             events = [*head, _Begin("op", name), *op, None, *ends]
             plan = self._plans[key] = _planned(events)
         return plan
@@ -172,6 +172,11 @@ class _Plans:
 _ALIAS, _ALIAS_NODE = "aten::_reshape_alias", "ReshapeAliasBackward0"
 _VIEW, _VIEW_NODE = "aten::view", "ViewBackward0"
 
+#: Autograd's engine adds a second gradient of a tensor to the first one in place, unless that is a
+#: view or, as here, they are of a subclass of tensors (accumulate_grad.h).
+_ENGINE = "autograd::engine::"
+_ADD, _ADD_INPLACE = "aten::add", "aten::add_"
+
 
 def _is_alias(span: HostSpan, head: Sequence[_Event]) -> bool:
     """Whether an op is a view of a tensor that is not contiguous, which `reshape` makes."""
@@ -185,9 +190,10 @@ def _is_alias(span: HostSpan, head: Sequence[_Event]) -> bool:
 
 def _with_calls(tokens: Sequence[Token], num_calls: int) -> list[_Event]:
     """What an op calls, with so many calls of the runtime: one at each launch, the rest at the
-    last."""
+    last; where there are fewer, at the last launches."""
     events: list[_Event] = []
     num_launches, left = tokens.count(LAUNCH), num_calls
+    skipped = max(0, num_launches - num_calls)
     for token in tokens:
         if isinstance(token, Open):
             events.append(_Begin("operator", token.name))
@@ -195,6 +201,9 @@ def _with_calls(tokens: Sequence[Token], num_calls: int) -> list[_Event]:
             events.append(None)
         else:
             num_launches -= 1
+            if skipped:
+                skipped -= 1
+                continue
             count = min(left, 1) if num_launches else left
             left -= count
             if count:
@@ -264,13 +273,15 @@ def _shares(events: Sequence[_Event], *, at_start: bool, at_end: bool) -> tuple[
 
 class _Between(NamedTuple):
     """What begins and ends between two spans: `ends` up to the last end of something that began
-    before, which may lie in the time of the span before, and the rest; each with the numbers of what
-    begins in it. `is_unseen`: no program on a GPU calls the op that follows."""
+    before, which may lie in the time of the span before, and the rest; each with the numbers of
+    what begins in it; `inside` is the innermost operator then. `is_unseen`: no program on a GPU
+    calls the op that follows."""
 
     ends: list[_Event]
     begins: list[_Event]
     end_numbers: list[int | None]
     numbers: list[int | None]
+    inside: str
     is_unseen: bool = False
 
 
@@ -306,7 +317,7 @@ class _Recorded:
             if operator is None:
                 return _Between(
                     events[:split], events[split:], numbers[:num_split], numbers[num_split:],
-                    is_unseen,
+                    opened[-1].name if opened else "", is_unseen,
                 )  # fmt: skip
             self._next += 1
             if operator.name == UNSEEN:
@@ -394,7 +405,8 @@ class _StepTree:
                 if between.is_unseen:
                     plan = self._plans.of_others([*head, *following.ends])
                 else:
-                    plan = self._plan_of_op(span, num_calls, head, following.ends)
+                    name = self._name_of(span, head, between.inside)
+                    plan = self._plans.of_op(span, name, num_calls, head, following.ends)
                 numbers += following.end_numbers
                 between = following._replace(ends=[], end_numbers=[])
             else:
@@ -404,12 +416,17 @@ class _StepTree:
             yield _Group(position - first, num_calls, after - first, plan, tuple(numbers))
             position = after
 
-    def _plan_of_op(
-        self, span: HostSpan, num_calls: int, head: list[_Event], ends: list[_Event]
-    ) -> _Plan:
-        if span.call and span.call.sequence_nr is not None and _is_alias(span, head):
-            self._recorded.aliases.add(span.call.sequence_nr)
-        return self._plans.of_op(span, num_calls, head, ends)
+    def _name_of(self, span: HostSpan, head: list[_Event], inside: str) -> str:
+        """The name that an op has on a GPU."""
+        if _is_alias(span, head):
+            if span.call and span.call.sequence_nr is not None:
+                self._recorded.aliases.add(span.call.sequence_nr)
+            return _ALIAS
+        if span.name == _ADD and inside.startswith(_ENGINE) and span.call is not None:
+            first = span.call.signature.input_tensors[0]
+            if first.is_contiguous or first.is_channels_last:  # no part of another gradient
+                return _ADD_INPLACE
+        return span.name
 
     def _skip_nodes(self, position: int) -> int:
         """The next span that is no node, where nodes were recorded."""
