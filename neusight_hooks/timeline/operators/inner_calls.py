@@ -166,6 +166,13 @@ def _embedding_dense_backward(signature: OpSignature) -> str:
     return f"{first} view {sort} {_ZEROS} empty empty empty empty empty empty empty *"
 
 
+def _fill(signature: OpSignature) -> str:
+    """A fill with a tensor of the CPU reads its value."""
+    value = signature.by_name.get("value")
+    is_read = isinstance(value, TensorSpec) and value.device == "cpu"
+    return "item[_local_scalar_dense] *" if is_read else ""
+
+
 def _keeps_format(signature: OpSignature) -> bool:
     return signature.by_name.get("memory_format") in (None, "preserve_format")
 
@@ -283,8 +290,12 @@ def _layer_norm_backward(signature: OpSignature) -> str:
     shape = signature.by_name.get("normalized_shape")
     for size in shape if isinstance(shape, tuple) else ():
         columns *= size if isinstance(size, int) else 1
-    rows = signature.input_tensors[0].numel // max(1, columns)
-    begins = "empty empty empty *"
+    rows = signature.tensor("input").numel // max(1, columns)
+    gradient = signature.optional_tensor("grad_out")
+    is_copied = gradient is not None and not gradient.is_contiguous
+    begins = f"empty empty empty {_CONTIGUOUS} *" if is_copied else "empty empty empty *"
+    if not signature.tensor("input").is_contiguous:
+        begins = f"{_CONTIGUOUS} {begins}"
     if rows > _MANY_ROWS and columns < _FEW_COLUMNS:
         return f"{begins} empty empty * sum[as_strided *] sum[as_strided *]"
     return f"{begins} *"
@@ -376,7 +387,10 @@ def _convolution_backward(signature: OpSignature) -> str:
     if _is_depthwise(signature):
         parts = ["empty empty resize_ *", "resize_ *" if of_weight else ""]
     else:
-        parts = ["to", "*" if of_input else "", "empty *" if of_weight else ""]
+        gradient = signature.optional_tensor("grad_output")
+        is_dense = gradient is None or gradient.is_contiguous or gradient.is_channels_last
+        first = "" if is_dense else f"{_CONTIGUOUS} "
+        parts = ["to", f"{first}*" if of_input else "", f"{first}empty *" if of_weight else ""]
     return " ".join([*parts, "sum[as_strided *]" if of_bias else ""])
 
 
@@ -417,6 +431,7 @@ _BY_ARGUMENTS: dict[str, Callable[[OpSignature], str]] = {
     "split": _split,
     "split_with_sizes": _split_with_sizes,
     "unbind": _unbind,
+    "fill_": _fill,
     "pow": _pow,
     "repeat": _repeat,
     **dict.fromkeys(("add", "sub", "mul", "div", "div_", "mul_", "remainder"), _by_scalar),

@@ -132,7 +132,7 @@ class _Plans:
     def __init__(self) -> None:
         self._steps: dict[object, tuple[list[_Group], Step]] = {}
         self._plans: dict[object, _Plan] = {}
-        self._inner: dict[int, tuple[tuple[Token, ...], OpSignature]] = {}
+        self._inner: dict[tuple[int, str], tuple[tuple[Token, ...], OpSignature]] = {}
 
     def of_op(
         self, span: HostSpan, name: str, num_calls: int, head: Sequence[_Event],
@@ -144,9 +144,10 @@ class _Plans:
         key = (id(signature), name, num_calls, *head, 0, *ends)
         plan = self._plans.get(key)
         if plan is None:
-            if id(signature) not in self._inner:
-                self._inner[id(signature)] = calls_within(signature), signature
-            op = _with_calls(self._inner[id(signature)][0], num_calls)
+            known = id(signature), name
+            if known not in self._inner:
+                self._inner[known] = calls_within(replace(signature, op=name)), signature
+            op = _with_calls(self._inner[known][0], num_calls)
             events = [*head, _Begin("op", name), *op, None, *ends]
             plan = self._plans[key] = _planned(events)
         return plan
@@ -186,6 +187,14 @@ def _is_alias(span: HostSpan, head: Sequence[_Event]) -> bool:
     if not isinstance(begun, _Begin) or begun.name != "aten::reshape":
         return False
     return not span.call.signature.input_tensors[0].is_contiguous
+
+
+#: The gradient of indexing, which is put into a new tensor once more where that is of a subclass.
+_INDEX_PUT = "aten::_index_put_impl_"
+
+
+def _is_index_gradient(span: HostSpan, inside: str) -> bool:
+    return span.name == "aten::index_put" and inside == "IndexBackward0"
 
 
 def _with_calls(tokens: Sequence[Token], num_calls: int) -> list[_Event]:
@@ -426,7 +435,7 @@ class _StepTree:
             first = span.call.signature.input_tensors[0]
             if first.is_contiguous or first.is_channels_last:  # no part of another gradient
                 return _ADD_INPLACE
-        return span.name
+        return _INDEX_PUT if _is_index_gradient(span, inside) else span.name
 
     def _skip_nodes(self, position: int) -> int:
         """The next span that is no node, where nodes were recorded."""
