@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from neusight.integrations.profiles.comparison.operator_reasons import reason_of
 from neusight.integrations.profiles.reading.profile import HostOp, Profile, ProfileStep
 
-__all__ = ["OperatorDifference", "OperatorPairs", "operator_pairs"]
+__all__ = ["NO_OPERATORS", "OperatorDifference", "OperatorPairs", "operator_pairs"]
 
 #: What autograd's engine records around each node, since torch 1.11.
 _ENGINE = "autograd::engine::evaluate_function: "
@@ -70,6 +70,10 @@ class OperatorPairs:
     def explained(self) -> int:
         """How many measured operators have no partner in place, for a known reason."""
         return sum(row.num_measured for row in self.differences if row.reason)
+
+
+#: Of two sides without operators.
+NO_OPERATORS = OperatorPairs(0, 0, 0, 0)
 
 
 def operator_pairs(

@@ -191,6 +191,7 @@ def _is_alias(span: HostSpan, head: Sequence[_Event]) -> bool:
 
 #: The gradient of indexing, which is put into a new tensor once more where that is of a subclass.
 _INDEX_PUT = "aten::_index_put_impl_"
+_HARDTANH = "aten::hardtanh"
 
 
 def _is_index_gradient(span: HostSpan, inside: str) -> bool:
@@ -435,6 +436,8 @@ class _StepTree:
             first = span.call.signature.input_tensors[0]
             if first.is_contiguous or first.is_channels_last:  # no part of another gradient
                 return _ADD_INPLACE
+        if span.name == inside == f"{_HARDTANH}_":  # what it calls once autograd has a copy
+            return _HARDTANH
         return _INDEX_PUT if _is_index_gradient(span, inside) else span.name
 
     def _skip_nodes(self, position: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 from neusight.integrations.profiles.comparison.operator_pairs import (
     OperatorDifference,
@@ -20,9 +21,7 @@ def profile(text: str) -> Profile:
     """A profile of operators: `a[b c] d` is an operator that calls two others, and one more."""
     ops: list[HostOp] = []
     opened: list[int] = []
-    time = 0
-    for word in text.replace("[", " [ ").replace("]", " ] ").split():
-        time += 1
+    for time, word in enumerate(text.replace("[", " [ ").replace("]", " ] ").split(), 1):
         if word == "[":
             opened.append(len(ops) - 1)
         elif word == "]":
@@ -112,7 +111,7 @@ def test_as_many_items_are_matched_as_the_longest_common_subsequence_has() -> No
 
         assert pairs == sorted(set(pairs))
         assert all(first[i] == second[j] for i, j in pairs)
-        assert all(p[0] < q[0] and p[1] < q[1] for p, q in zip(pairs, pairs[1:]))
+        assert all(p[0] < q[0] and p[1] < q[1] for p, q in pairwise(pairs))
         assert len(pairs) == longest(first, second), (first, second)
 
 
