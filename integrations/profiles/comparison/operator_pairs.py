@@ -190,9 +190,18 @@ class _Alignment:
 
     def differences(self) -> tuple[OperatorDifference, ...]:
         """What differs, the most measured operators first."""
-        rows = [
-            OperatorDifference(*key, *sums, reason_of(*key)) for key, sums in self._found.items()
-        ]
+        rows = []
+        for (within, measured, forecast), (
+            count,
+            num_measured,
+            num_forecast,
+        ) in self._found.items():
+            reason = reason_of(within, measured, forecast)
+            rows.append(
+                OperatorDifference(
+                    within, measured, forecast, count, num_measured, num_forecast, reason
+                )
+            )
         return tuple(
             sorted(
                 rows,

@@ -59,7 +59,7 @@ def test_what_an_operator_without_partner_calls_counts_with_it() -> None:
         OperatorDifference("a", "permute", "transpose", 1, 2, 2, ""),
         OperatorDifference("a", "permute", "t", 1, 2, 1, ""),
     )
-    assert (found.name_share, found.place_share) == (4 / 6, 2 / 6)
+    assert (found.name_share, found.place_share) == (3 / 6, 2 / 6)
 
 
 def test_a_known_difference_has_its_reason() -> None:
