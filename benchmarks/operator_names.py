@@ -27,7 +27,7 @@ from neusight.forecast import Forecast
 from neusight.integrations.profiles.comparison.operator_pairs import (
     OperatorDifference,
     OperatorPairs,
-    operator_pairs,
+    paired_operators,
 )
 from neusight.integrations.profiles.reading.reading import read_profile, read_profile_events
 from neusight.integrations.profiles.workloads import loaded
@@ -105,7 +105,7 @@ def pairs_of(profile: Path, forecast: Forecast) -> OperatorPairs:
     ours = read_profile_events(trace, source="the forecast")
     real_step, our_step = real.median_step(), ours.median_step()
     assert real_step is not None and our_step is not None
-    return operator_pairs(real, real_step, ours, our_step)
+    return paired_operators(real, real_step, ours, our_step)
 
 
 def main() -> None:

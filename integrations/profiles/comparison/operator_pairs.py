@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from neusight.integrations.profiles.comparison.operator_reasons import reason_of
 from neusight.integrations.profiles.reading.profile import HostOp, Profile, ProfileStep
 
-__all__ = ["NO_OPERATORS", "OperatorDifference", "OperatorPairs", "operator_pairs"]
+__all__ = ["NO_OPERATORS", "OperatorDifference", "OperatorPairs", "paired_operators"]
 
 #: What autograd's engine records around each node, since torch 1.11.
 _ENGINE = "autograd::engine::evaluate_function: "
@@ -76,7 +76,7 @@ class OperatorPairs:
 NO_OPERATORS = OperatorPairs(0, 0, 0, 0)
 
 
-def operator_pairs(
+def paired_operators(
     measured: Profile, measured_step: ProfileStep, forecast: Profile, forecast_step: ProfileStep
 ) -> OperatorPairs:
     """Pairs the operators of a step of a profile with those of a step of a forecast."""

@@ -9,7 +9,7 @@ from neusight.integrations.profiles.comparison.operator_pairs import (
     OperatorDifference,
     OperatorPairs,
     _matched,
-    operator_pairs,
+    paired_operators,
 )
 from neusight.integrations.profiles.comparison.operator_reasons import reason_of
 from neusight.integrations.profiles.reading.profile import HostOp, Profile, ProfileStep
@@ -33,7 +33,7 @@ def profile(text: str) -> Profile:
 
 
 def paired(real: str, ours: str) -> OperatorPairs:
-    return operator_pairs(profile(real), STEP, profile(ours), STEP)
+    return paired_operators(profile(real), STEP, profile(ours), STEP)
 
 
 def test_equal_trees_have_no_difference() -> None:
@@ -81,7 +81,7 @@ def test_frames_of_the_engine_are_passed_over_where_one_side_has_none() -> None:
     framed = ours.ops[0]._replace(name=f"{engine} MulBackward0")
     ours = Profile("", "", True, True, (STEP,), (framed, *ours.ops[1:]), (), ())
 
-    found = operator_pairs(real, STEP, ours, STEP)
+    found = paired_operators(real, STEP, ours, STEP)
 
     assert found.num_in_place == 2
     assert [row.reason for row in found.differences] == [
@@ -93,7 +93,7 @@ def test_operators_of_other_steps_do_not_count() -> None:
     late = profile("a b")
     moved = tuple(op._replace(start_ns=op.start_ns + 2_000_000) for op in late.ops)
 
-    found = operator_pairs(
+    found = paired_operators(
         Profile("", "", False, True, (STEP,), moved, (), ()), STEP, profile("a"), STEP
     )
 
