@@ -20,6 +20,7 @@ from neusight.integrations.profiles.comparison.comparability import (
     notes_of,
 )
 from neusight.integrations.profiles.comparison.figures import figures_of, step_of
+from neusight.integrations.profiles.comparison.operator_pairs import paired_operators
 from neusight.integrations.profiles.comparison.rendering import markdown_table, plain, sections
 from neusight.integrations.profiles.comparison.result import ComparedFigures
 from neusight.integrations.profiles.comparison.work import matched, work_of
@@ -66,6 +67,7 @@ class Comparison(ComparedFigures):
             "rows": [asdict(row) for row in self.rows],
             "steps": [asdict(row) for row in self.steps],
             "operators": [asdict(row) for row in self.operators],
+            "operator_pairs": asdict(self.operator_pairs),
             "unmatched_measured": [asdict(row) for row in self.unmatched_measured],
             "unmatched_forecast": [asdict(row) for row in self.unmatched_forecast],
             "notes": list(self.notes),
@@ -113,6 +115,7 @@ def compare(forecast: Forecast | Profile | str | Path, real: Profile | str | Pat
         notes=tuple(notes_of(ours, theirs, their_work)),
         steps=step_rows(theirs, ours),
         operators=operator_rows(theirs, their_step, ours, our_step),
+        operator_pairs=paired_operators(theirs, their_step, ours, our_step),
         warnings=tuple(
             differences(their_work, only_theirs, only_ours, matched_share)
             if has_sizes

@@ -11,6 +11,7 @@ from neusight.integrations.profiles.comparison.breakdown import (
     error_of,
 )
 from neusight.integrations.profiles.comparison.figures import step_time_text
+from neusight.integrations.profiles.comparison.operator_pairs import OperatorPairs
 from neusight.integrations.profiles.comparison.result import ComparedFigures
 from neusight.predictors.formatting import aligned, bytes_text, percent_text
 from neusight.predictors.terminal_text import printable
@@ -48,9 +49,28 @@ def sections(comparison: ComparedFigures, limit: int, show: Format) -> list[str]
         most = both[:_OPERATORS_SHOWN]
         title = f"Operators on the host ({len(most)} of {len(both)} that both have)"
         shown.append(show(title, _operator_table(most)))
+    shown += _operator_pairs(comparison.operator_pairs, show)
     if comparison.notes:
         shown.append(show("Notes", [("note",), *((note,) for note in comparison.notes)]))
     return shown
+
+
+def _operator_pairs(pairs: OperatorPairs, show: Format) -> list[str]:
+    """Operators that are not in the same place of both call trees, with the reason if known."""
+    if not pairs.differences or not pairs.num_by_name:
+        return []
+    table: Table = [("within", "measured", "forecast", "times", "reason")]
+    for row in pairs.differences[:_OPERATORS_SHOWN]:
+        within = row.within or "the step"
+        table.append(
+            (within, row.measured or "-", row.forecast or "-", str(row.count), row.reason or "-")
+        )
+    title = (
+        f"Operators: of {pairs.num_measured:,} measured {pairs.name_share:.1%} in the forecast by "
+        f"name, {pairs.place_share:.1%} in the same place "
+        f"({min(len(table) - 1, len(pairs.differences))} of {len(pairs.differences)} differences)"
+    )
+    return [show(title, table)]
 
 
 def _unmatched(title: str, rows: Sequence[ComparisonRow], show: Format) -> list[str]:
@@ -199,7 +219,7 @@ def _percent(forecast: float, measured: float) -> str:
 
 
 #: Columns of words, to the left.
-_TEXT_COLUMNS = ("", "class", "operator", "size", "step", "forecast's")
+_TEXT_COLUMNS = ("", "class", "operator", "size", "step", "forecast's", "within", "measured")
 
 
 def plain(title: str, table: Table) -> str:

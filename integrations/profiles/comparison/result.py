@@ -11,6 +11,7 @@ from neusight.integrations.profiles.comparison.breakdown import (
     error_of,
 )
 from neusight.integrations.profiles.comparison.figures import StepFigures
+from neusight.integrations.profiles.comparison.operator_pairs import NO_OPERATORS, OperatorPairs
 
 
 @dataclass(frozen=True)
@@ -20,8 +21,9 @@ class ComparedFigures:
     `matched_share` is the part of the measured kernel time whose kernels have a partner of the
     same class and problem size in the forecast; `class_share` asks for the class alone,
     `name_share` for the same operator name as well. `score` is 1 where every row's time is right:
-    1 less the rows' absolute errors over the sum of the larger times. `warnings` show where the two
-    are not the same program, so that the errors mean nothing.
+    1 less the rows' absolute errors over the sum of the larger times. `operator_pairs` are the
+    operators on the host, paired by name and by place in the call tree. `warnings` show where the
+    two are not the same program, so that the errors mean nothing.
     """
 
     measured: StepFigures
@@ -37,6 +39,7 @@ class ComparedFigures:
     notes: tuple[str, ...]
     steps: tuple[StepRow, ...] = ()
     operators: tuple[OperatorRow, ...] = ()
+    operator_pairs: OperatorPairs = NO_OPERATORS
     warnings: tuple[str, ...] = ()
 
     @property

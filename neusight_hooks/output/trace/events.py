@@ -60,6 +60,7 @@ class EventLog:
         self.threads: dict[Thread, int] = {"main": self.process, "autograd": self.process + 1}
         self._base_ns = base_ns
         self._begins: dict[tuple[str, str, Thread], str] = {}
+        self._moments: dict[tuple[str, str, int], str] = {}
         self._num_ids = 0
         self._num_indices = 0
         self._num_flows = 0
@@ -68,17 +69,35 @@ class EventLog:
         self, category: str, name: str, thread: Thread, start_ns: int, end_ns: int, args: str
     ) -> None:
         """Something with a duration, on a thread of the host."""
-        key = (category, name, thread)
-        begin = self._begins.get(key)
-        if begin is None:
-            begin = self._begins[key] = (
-                f'{{"ph":"X","cat":"{category}","name":{quoted(name)},"pid":{self.process},'
-                f'"tid":{self.threads[thread]},"ts":'
-            )
+        begin = self._begins.get((category, name, thread)) or self._begin(category, name, thread)
         lasts = end_ns - start_ns if end_ns > start_ns else 0
         self.lines.append(
             f'{begin}{(start_ns - self._base_ns) / 1000},"dur":{lasts / 1000},"args":{{{args}}}}}'
         )
+
+    def operator(
+        self, category: str, name: str, thread: Thread, start_ns: int, end_ns: int, external: int,
+        own: str,
+    ) -> None:  # fmt: skip
+        """An operator or annotation on a thread of the host, with the next index; `own` are the
+        arguments that not all of them have."""
+        begin = self._begins.get((category, name, thread)) or self._begin(category, name, thread)
+        lasts = end_ns - start_ns if end_ns > start_ns else 0
+        index = self._num_indices
+        self._num_indices = index + 1
+        comma = "," if own else ""
+        self.lines.append(
+            f'{begin}{(start_ns - self._base_ns) / 1000},"dur":{lasts / 1000},"args":{{'
+            f'"External id":{external},"Record function id":0,{own}{comma}"Ev Idx":{index}}}}}'
+        )
+
+    def _begin(self, category: str, name: str, thread: Thread) -> str:
+        """What events of a name on a thread begin with."""
+        begin = self._begins[category, name, thread] = (
+            f'{{"ph":"X","cat":"{category}","name":{quoted(name)},"pid":{self.process},'
+            f'"tid":{self.threads[thread]},"ts":'
+        )
+        return begin
 
     def on_stream(
         self, category: str, name: str, stream: int, start_ns: int, end_ns: int, args: str
@@ -105,10 +124,17 @@ class EventLog:
         )
 
     def instant(self, category: str, name: str, time_ns: int, lane: int, args: str) -> None:
-        """A moment on a thread of the host."""
+        """A moment on a thread of the host, with the next index."""
+        begin = self._moments.get((category, name, lane))
+        if begin is None:
+            begin = self._moments[category, name, lane] = (
+                f'{{"ph":"i","cat":"{category}","s":"t","name":{quoted(name)},'
+                f'"pid":{self.process},"tid":{lane},"ts":'
+            )
+        index = self._num_indices
+        self._num_indices = index + 1
         self.lines.append(
-            f'{{"ph":"i","cat":"{category}","s":"t","name":{quoted(name)},"pid":{self.process},'
-            f'"tid":{lane},"ts":{(time_ns - self._base_ns) / 1000},"args":{{{args}}}}}'
+            f'{begin}{(time_ns - self._base_ns) / 1000},"args":{{{args},"Ev Idx":{index}}}}}'
         )
 
     def us(self, time_ns: int) -> float:
@@ -129,7 +155,3 @@ class EventLog:
         """The next index of an event of the host."""
         self._num_indices += 1
         return self._num_indices - 1
-
-    def host_args(self, external: int) -> str:
-        """What every event of the host has before its own arguments."""
-        return f'"External id":{external},"Record function id":0'

@@ -81,8 +81,9 @@ class HostLanes:
             self._launched[kernel.correlation].append(kernel)
         self._forward = {}
         self._complete("user_annotation", _step_span(step), *around, self._step_id)
+        spans = self._spans
         for position in range(step.first_host, step.last_host):
-            self._span(position, self.timeline.host[position], around)
+            self._span(position, spans[position], around)
         self._device.annotations(kernels, self._external)
         calls = (span.call for span in self.timeline.host[step.first_host : step.last_host])
         numbers = (call.sequence_nr or 0 for call in calls if call is not None)
@@ -90,20 +91,21 @@ class HostLanes:
 
     def _span(self, position: int, span: HostSpan, around: tuple[int, int]) -> None:
         start, end = self._place(position, span, around)
-        if span.kind == "op":
-            self._op(position, span, start, end)
-        elif span.kind == "operator":
+        kind = span.kind
+        if kind == "operator":
             self._operator(position, span, start, end)
-        elif span.kind == "node":
+        elif kind == "op":
+            self._op(position, span, start, end)
+        elif kind == "node":
             self._node(position, span, start, end)
-        elif span.kind == "module":
+        elif kind == "module":
             self._module(position, span, start, end)
-        elif span.kind in ("launch", "event", "sync"):
+        elif kind in ("launch", "event", "sync"):
             self._runtime(position, span)
-        elif span.kind == "compiled":
+        elif kind == "compiled":
             self._compiled(position, span, start, end)
         else:
-            category = "user_annotation" if span.kind == "annotation" else "cpu_op"
+            category = "user_annotation" if kind == "annotation" else "cpu_op"
             own = self._external[position] = self._log.new_id()
             self._complete(category, span, start, end, own)
 
@@ -132,15 +134,12 @@ class HostLanes:
         own: str = "",
     ) -> None:
         """A span as an event, its own arguments between those that all have."""
-        log = self._log
-        between = f"{own}," if own else ""
-        args = f'{log.host_args(external)},{between}"Ev Idx":{log.next_index()}'
         name = self._names.get(span.name)
         if name is None:
             # An op of compiled code has its kernel's name.
             name = span.name.removeprefix(_FUSED)
             name = self._names[span.name] = miopen_op(name) if self._device.is_rocm else name
-        log.complete(category, name, span.thread, start, end, args)
+        self._log.operator(category, name, span.thread, start, end, external, own)
 
     # -- ops and autograd nodes
 
@@ -164,11 +163,12 @@ class HostLanes:
     def _operator(self, position: int, span: HostSpan, start: int, end: int) -> None:
         """An operator around ops, with the number of the first, or below one."""
         external = self._external[position] = self._log.new_id()
-        number = self._sequence(span)
-        ties = "" if number is None else f'"Sequence number":{number},"Fwd thread id":0'
-        if self._record_shapes and span.call is not None:
-            ties = joined(ties, self._shapes_of(span.call.signature))
-        self._complete("cpu_op", span, start, end, external, ties)
+        number, call, own = span.sequence_nr, span.call, ""
+        if number is not None:
+            own = f'"Sequence number":{self._sequence_base + number},"Fwd thread id":0'
+        if call is not None and self._record_shapes:
+            own = joined(own, self._shapes_of(call.signature))
+        self._complete("cpu_op", span, start, end, external, own)
 
     def _forward_of(self, number: int | None, span: HostSpan, start: int) -> str:
         """What ties what runs in forward to its autograd node."""
@@ -209,8 +209,7 @@ class HostLanes:
         log.arrow_end("fwdbwd", flow, start, log.process, log.threads["autograd"])
 
     def _sequence(self, span: HostSpan) -> int | None:
-        call = None if span.kind == "operator" else span.call
-        number = span.sequence_nr if call is None else call.sequence_nr
+        number = span.sequence_nr if span.call is None else span.call.sequence_nr
         return None if number is None else self._sequence_base + number
 
     def _shapes_of(self, signature: OpSignature) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from neusight.memory.placement import MemoryEvent, MemoryTimeline
+from neusight.memory.placement import MemoryTimeline
 from neusight.output.trace.events import APART_NS, EventLog
 from neusight.timeline.operators.tree import shown_positions
 from neusight.timeline.spans import StepSpan, Timeline
@@ -23,32 +23,31 @@ def write_memory_events(
     """Writes the events of these steps of a timeline, each on the thread of the op around it and
     in the time that the op has where it is `shown` with operators around it."""
     positions = shown_positions(timeline, steps, shown)
-    ops = [
-        (span, shown.host[positions[position]] if position in positions else span)
-        for step in steps
-        for position, span in enumerate(
-            timeline.host[step.first_host : step.last_host], step.first_host
-        )
-        if span.kind == "op"
-    ]
-    starts = [op.start_ns for op, _ in ops]
+    starts: list[int] = []
+    ends: list[int] = []
+    places: list[tuple[int, int, int]] = []
+    for step in steps:
+        for position in range(step.first_host, step.last_host):
+            op = timeline.host[position]
+            if op.kind == "op":
+                starts.append(op.start_ns)
+                ends.append(op.end_ns)
+                at = positions.get(position)
+                place = op if at is None else shown.host[at]
+                first_ns, last_ns = place.start_ns + APART_NS, place.end_ns - APART_NS
+                places.append((first_ns, last_ns, log.threads[place.thread]))
     numbers = {step.replay.index for step in steps}
+    main, of_device = log.threads["main"], f'"Device Id":{log.device},"Device Type":1'
     for event in memory.events:
         if event.step not in numbers:
             continue
-        time_ns = timeline.memory_ns[event.mark]
+        time_ns, thread = timeline.memory_ns[event.mark], main
         before = bisect_right(starts, time_ns) - 1
-        thread = log.threads["main"]
-        if before >= 0 and time_ns <= ops[before][0].end_ns:
-            op = ops[before][1]
-            thread = log.threads[op.thread]
-            time_ns = max(op.start_ns + APART_NS, min(time_ns, op.end_ns - APART_NS))
-        log.instant("cpu_instant_event", "[memory]", time_ns, thread, _args(log, event))
-
-
-def _args(log: EventLog, event: MemoryEvent) -> str:
-    return (
-        f'"Total Reserved":{event.reserved},"Total Allocated":{event.allocated},'
-        f'"Bytes":{event.num_bytes},"Addr":{event.address},"Device Id":{log.device},'
-        f'"Device Type":1,"Ev Idx":{log.next_index()}'
-    )
+        if before >= 0 and time_ns <= ends[before]:
+            first_ns, last_ns, thread = places[before]
+            time_ns = max(first_ns, min(time_ns, last_ns))
+        args = (
+            f'"Total Reserved":{event.reserved},"Total Allocated":{event.allocated},'
+            f'"Bytes":{event.num_bytes},"Addr":{event.address},{of_device}'
+        )
+        log.instant("cpu_instant_event", "[memory]", time_ns, thread, args)

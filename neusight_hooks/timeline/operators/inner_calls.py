@@ -1,9 +1,9 @@
 """What a CUDA build of torch calls inside an op, by the op: a table of its sources and profiles.
 
 A forecast records an op whole. On a GPU some ops call further operators: `zeros` makes an empty
-tensor and fills it. The table has those that torch's dispatcher reports there. Sources: the CPU
-profiler of torch 2.13 for what all devices share, profiles on V100, A100, H100, B200 and MI250 for
-what CUDA's kernels call.
+tensor and fills it. The table has those that torch's dispatcher reports there. Sources: profiles of
+27 steps on H100 with torch 2.11 (November 2026), where none has an op the CPU profiler of torch
+2.13 and profiles on V100, B200 and MI250 of older releases.
 """
 
 from __future__ import annotations
@@ -42,6 +42,13 @@ _INDEX_SELECT = (
 _TRANSPOSES_2 = "transpose[as_strided] transpose[as_strided]"
 _TRANSPOSES_3 = f"{_TRANSPOSES_2} transpose[as_strided]"
 _TO_COPY = "empty_strided copy_[*]"
+_CONTIGUOUS = "contiguous[clone[empty_like[empty] copy_[*]]]"
+#: What indexing puts back into a tensor by sorting.
+_INDEX_PUT = (
+    "remainder[remainder[*]] mul[mul[*]] to expand[as_strided] contiguous[clone[empty_like[empty] "
+    "copy_[*]]] reshape[view] empty_like[empty] empty_like[empty] divide_[div_[div_[*]]] "
+    "arange[empty arange[resize_ *]] *"
+)
 
 #: What an op calls, if that is always the same.
 _ALWAYS: dict[str, str] = {
@@ -59,7 +66,6 @@ _ALWAYS: dict[str, str] = {
     "zeros_like": f"{_EMPTY_LIKE} zero_[fill_[*]]",
     "ones_like": f"{_EMPTY_LIKE} fill_[*]",
     "full_like": f"{_EMPTY_LIKE} fill_[*]",
-    "empty_like": "empty_strided",
     "new_empty": "empty",
     "new_empty_strided": "empty_strided",
     "new_zeros": "new_empty[empty] zero_[fill_[*]]",
@@ -76,19 +82,14 @@ _ALWAYS: dict[str, str] = {
     "rand_like": f"{_EMPTY_LIKE} uniform_[*]",
     "bernoulli": f"{_EMPTY_LIKE} bernoulli_[*]",
     # Copies
-    "_to_copy": _TO_COPY,
     "stack": "cat[*]",
-    "constant_pad_nd": f"empty fill_[*] narrow[{_SLICE}] copy_[*]",
-    "roll": "empty_like[empty_strided] *",
     # Gathers and scatters
-    "embedding_dense_backward": "zeros[empty zero_[fill_[*]]] view *",
-    "index_select": "empty resize_ view expand[as_strided] gather[as_strided as_strided *]",
+    "gather": "as_strided as_strided *",
+    "index": "as_strided reshape[view] *",
     "select_backward": f"{_ZEROS} select[as_strided] copy_[*]",
     "slice_backward": f"{_ZEROS} slice[as_strided] copy_[*]",
     "diagonal_backward": f"{_ZEROS} diagonal[as_strided] copy_[*]",
     "masked_fill": "clone[empty_like[empty] copy_[*]] masked_fill_[*]",
-    "index_put": "clone[empty_strided copy_[*]] index_put_[_index_put_impl_[*]]",
-    "index_put_": "_index_put_impl_[*]",
     # Elementwise
     "relu": "clamp_min[*]",
     "relu_": "clamp_min_[*]",
@@ -96,19 +97,25 @@ _ALWAYS: dict[str, str] = {
     "abs": "empty abs[*]",
     "logical_not": "empty logical_not[*]",
     "rsub": "sub[*]",
-    "hardtanh": f"{_EMPTY_LIKE} hardtanh[clamp[*]]",
+    "hardtanh": "clamp[to *]",
+    "hardtanh_backward": "empty *",
+    "where": "empty resize_ *",
+    "native_dropout": f"{_EMPTY_LIKE} {_EMPTY_LIKE} *",
+    "native_dropout_backward": "empty_like[empty] *",
     # Rows
-    "mean": "mean[as_strided *]",
-    "native_layer_norm": "empty empty empty * view view",
+    "max_pool2d_with_indices_backward": "zero_[fill_[*]] *",
+    "_softmax_backward_data": "mul[*] *",
     "native_group_norm": "empty empty empty *",
-    "cudnn_batch_norm": "empty_like[empty] view empty empty empty empty *",
+    "cudnn_batch_norm": "empty_like[empty] empty empty view empty empty *",
     "cudnn_batch_norm_backward": "empty empty empty view empty *",
     "cumsum": "to *",
     # Losses
     "mse_loss": "resize_ empty * mean[as_strided *]",
     "smooth_l1_loss": "resize_ empty * mean[as_strided *]",
+    "nll_loss_forward": "resize_ *",
+    "nll_loss_backward": "zero_[fill_[*]] *",
     "mse_loss_backward": "zeros_like[empty_like[empty] zero_[fill_[*]]] mse_loss_backward[*]",
-    # Attention (what the kernels allocate was seen of flash attention's forward only)
+    # Attention (what the kernels allocate was seen of cuDNN's and of flash attention's forward)
     "_scaled_dot_product_flash_attention": (
         f"{_TRANSPOSES_3} _flash_attention_forward[empty_like[empty_strided] empty empty empty * "
         "empty] transpose[as_strided]"
@@ -122,22 +129,236 @@ _ALWAYS: dict[str, str] = {
     "_scaled_dot_product_efficient_attention_backward": (
         f"{_TRANSPOSES_3} {_TRANSPOSES_2} _efficient_attention_backward[*] {_TRANSPOSES_3}"
     ),
-    "_scaled_dot_product_cudnn_attention": "_cudnn_attention_forward[*]",
-    "_scaled_dot_product_cudnn_attention_backward": "_cudnn_attention_backward[*]",
+    "_scaled_dot_product_cudnn_attention_backward": (
+        f"_cudnn_attention_backward[{_EMPTY_LIKE} {_EMPTY_LIKE} {_EMPTY_LIKE} *]"
+    ),
 }  # fmt: skip
 
 
-def _embedding(signature: OpSignature) -> str:
-    indices = signature.by_name.get("indices")
-    if isinstance(indices, TensorSpec) and len(indices.shape) > 1:
-        return f"reshape[view] {_INDEX_SELECT} view"
+def _rows_by_index(index: TensorSpec | None) -> str:
+    """`index_select`; of one row it is a kernel, of more a gather."""
+    if index is not None and index.numel == 1:
+        return "index_select[empty resize_ *]"
     return _INDEX_SELECT
 
 
+def _index_select(signature: OpSignature) -> str:
+    return _rows_by_index(signature.optional_tensor("index"))[len("index_select[") : -1]
+
+
+def _embedding(signature: OpSignature) -> str:
+    indices = signature.optional_tensor("indices")
+    rows = _rows_by_index(indices)
+    return rows if indices is None or len(indices.shape) == 1 else f"reshape[view] {rows} view"
+
+
+#: Indices up to which one kernel adds the gradients of an embedding; it sorts more of them
+#: (Embedding.cu).
+_FEW_INDICES = 3072
+
+
+def _embedding_dense_backward(signature: OpSignature) -> str:
+    indices = signature.optional_tensor("indices")
+    if indices is None or indices.numel <= _FEW_INDICES:
+        return f"view {_ZEROS} *"
+    first = "" if indices.is_contiguous else _CONTIGUOUS
+    sort = "empty_like[empty] empty_like[empty] arange[empty arange[resize_ *]]"
+    return f"{first} view {sort} {_ZEROS} empty empty empty empty empty empty empty *"
+
+
+def _fill(signature: OpSignature) -> str:
+    """A fill with a tensor of the CPU reads its value."""
+    value = signature.by_name.get("value")
+    is_read = isinstance(value, TensorSpec) and value.device == "cpu"
+    return "item[_local_scalar_dense] *" if is_read else ""
+
+
+def _keeps_format(signature: OpSignature) -> bool:
+    return signature.by_name.get("memory_format") in (None, "preserve_format")
+
+
+def _to_copy(signature: OpSignature) -> str:
+    return _TO_COPY if _keeps_format(signature) else "empty copy_[*]"
+
+
+def _empty_like(signature: OpSignature) -> str:
+    return "empty_strided" if _keeps_format(signature) else "empty"
+
+
 def _clone(signature: OpSignature) -> str:
-    if signature.by_name.get("memory_format") in (None, "preserve_format"):
-        return _TO_COPY
-    return "empty_like[empty] copy_[*]"
+    return _TO_COPY if _keeps_format(signature) else "empty_like[empty] copy_[*]"
+
+
+def _constant_pad(signature: OpSignature) -> str:
+    pad = signature.by_name.get("pad")
+    if isinstance(pad, tuple) and not any(pad):
+        return f"clone[{_TO_COPY}]"
+    return f"empty fill_[*] narrow[{_SLICE}] copy_[*]"
+
+
+def _roll(signature: OpSignature) -> str:
+    dims = signature.by_name.get("dims")
+    once = "empty_like[empty] *"
+    return (
+        once
+        if not isinstance(dims, tuple) or len(dims) < 2
+        else " ".join([f"roll[{once}]"] * len(dims))
+    )
+
+
+def _cat(signature: OpSignature) -> str:
+    return f"narrow[{_SLICE}] *" if len(signature.input_tensors) == 1 else ""
+
+
+def _index_put(signature: OpSignature) -> str:
+    return _INDEX_PUT if signature.by_name.get("accumulate") is True else "*"
+
+
+def _index_put_of_copy(signature: OpSignature) -> str:
+    return f"clone[{_TO_COPY}] index_put_[_index_put_impl_[{_index_put(signature)}]]"
+
+
+def _index_put_inplace(signature: OpSignature) -> str:
+    return f"_index_put_impl_[{_index_put(signature)}]"
+
+
+def _pow(signature: OpSignature) -> str:
+    if signature.overload != "Tensor_Scalar":
+        return ""
+    is_copy = signature.by_name.get("exponent") == 1
+    return "result_type to copy_[*]" if is_copy else "result_type to *"
+
+
+def _repeat(signature: OpSignature) -> str:
+    repeats = signature.by_name.get("repeats")
+    rank = len(repeats) if isinstance(repeats, tuple) else 1
+    unfolds = " ".join(["unfold[as_strided]"] * rank)
+    order = (
+        f"arange[empty arange[resize_]] add[add] unsqueeze[{_VIEW}] unsqueeze[{_VIEW}] "
+        f"cat[narrow[{_SLICE}]] flatten[view]"
+    )
+    copied = f"expand_as[expand[{_VIEW}]] copy_[*]"
+    return f"expand[{_VIEW}] empty {unfolds} {copied} {order} permute[{_VIEW}] reshape[view]"
+
+
+def _by_scalar(signature: OpSignature) -> str:
+    """Arithmetic with a number of C++ calls that with a tensor."""
+    return f"{_name(signature)}[*]" if signature.overload == "Scalar" else ""
+
+
+def _reduction(signature: OpSignature) -> str:
+    """A reduction views its result with the dimensions that are gone; a sum of integers or truth
+    values is one of their copies as int64."""
+    if signature.by_name.get("keepdim") is True:
+        return "*"
+    found, results = signature.input_tensors, signature.output_tensors
+    is_cast = (
+        _name(signature) == "sum" and found and results and found[0].dtype != results[0].dtype
+        and results[0].dtype == "int64"
+    )  # fmt: skip
+    return f"as_strided to[_to_copy[{_TO_COPY}]] *" if is_cast else "as_strided *"
+
+
+def _whole_or_dims(signature: OpSignature) -> str:
+    """A reduction of everything calls that of some dimensions."""
+    inside = _reduction(signature)
+    return inside if signature.overload else f"{_name(signature)}[{inside}]"
+
+
+def _any(signature: OpSignature) -> str:
+    if signature.input_tensors[0].numel == 1:
+        return "view_as[view] to copy_[*]"
+    return _reduction(signature)
+
+
+def _extremum(signature: OpSignature) -> str:
+    return "" if signature.overload else "empty as_strided *"
+
+
+def _layer_norm(signature: OpSignature) -> str:
+    first = "" if signature.input_tensors[0].is_contiguous else f"{_CONTIGUOUS} "
+    return f"{first}empty empty empty * view view"
+
+
+#: Rows above which the gradients of a layer norm's weights are added in parts, and columns below
+#: which: 32 for each second one of an H100's 132 SMs (layer_norm_kernel.cu).
+_MANY_ROWS, _FEW_COLUMNS = 64 * 1024, 32 * 66
+
+
+def _layer_norm_backward(signature: OpSignature) -> str:
+    columns = 1
+    shape = signature.by_name.get("normalized_shape")
+    for size in shape if isinstance(shape, tuple) else ():
+        columns *= size if isinstance(size, int) else 1
+    rows = signature.tensor("input").numel // max(1, columns)
+    gradient = signature.optional_tensor("grad_out")
+    is_copied = gradient is not None and not gradient.is_contiguous
+    begins = f"empty empty empty {_CONTIGUOUS} *" if is_copied else "empty empty empty *"
+    if not signature.tensor("input").is_contiguous:
+        begins = f"{_CONTIGUOUS} {begins}"
+    if rows > _MANY_ROWS and columns < _FEW_COLUMNS:
+        return f"{begins} empty empty * sum[as_strided *] sum[as_strided *]"
+    return f"{begins} *"
+
+
+def _pool(signature: OpSignature) -> str:
+    last = " as_strided_" if signature.input_tensors[0].is_channels_last else ""
+    return f"empty resize_{last} *"
+
+
+def _pool_backward(signature: OpSignature) -> str:
+    last = " as_strided_" if signature.input_tensors[-1].is_channels_last else ""
+    return f"zeros_like[empty_like[empty] zero_[fill_[*]]]{last} *"
+
+
+#: How torch's own batch norm divides rows among CTAs (Normalization.cuh): rows of a thread, most
+#: threads of a CTA, columns of a tile, fewest CTAs that share a column.
+_ROWS_PER_THREAD, _MOST_THREADS, _TILE_COLUMNS, _FEWEST_SHARING = 16, 512, 32, 8
+
+
+def _shares_columns(image: TensorSpec) -> bool:
+    """Whether several CTAs reduce one channel of an NHWC image, and leave partial sums."""
+    rows, channels = image.numel // image.shape[1], image.shape[1]
+    wide = min(_power_of_two(channels), _TILE_COLUMNS)
+    high = min(_power_of_two(-(-rows // _ROWS_PER_THREAD)), _MOST_THREADS // wide)
+    return -(-rows // (high * _ROWS_PER_THREAD)) >= _FEWEST_SHARING
+
+
+def _power_of_two(number: int) -> int:
+    """The largest power of two up to the number."""
+    return 1 << (max(1, number).bit_length() - 1)
+
+
+def _batch_norm(signature: OpSignature) -> str:
+    image = signature.input_tensors[0]
+    begins = f"{_EMPTY_LIKE} empty empty"
+    if signature.by_name.get("training") is not True:
+        return f"{begins} *"
+    if not image.is_channels_last:
+        return f"{begins} reshape[view] * * reshape[view] view *"
+    shared = f" empty {_ZEROS}" if _shares_columns(image) else ""
+    return f"{begins}{shared} * * *"
+
+
+def _batch_norm_backward(signature: OpSignature) -> str:
+    image = signature.tensor("input")
+    if not image.is_channels_last:
+        likes = "empty_like[empty] view empty_like[empty] empty_like[empty]"
+        return f"reshape[view] reshape[view] {likes} *"
+    shared = f" empty {_ZEROS}" if _shares_columns(image) else ""
+    return f"empty empty empty empty{shared} * {_EMPTY_LIKE} *"
+
+
+def _cudnn_attention(signature: OpSignature) -> str:
+    sums = " empty" if signature.by_name.get("compute_log_sumexp") is True else ""
+    return f"_cudnn_attention_forward[empty empty {_EMPTY_LIKE}{sums} *]"
+
+
+def _foreach(signature: OpSignature) -> str:
+    """One that gives new tensors makes them one by one."""
+    if signature.op.endswith("_"):
+        return ""
+    return " ".join([*["empty_strided"] * len(signature.output_tensors), "*"])
 
 
 def _split(signature: OpSignature) -> str:
@@ -153,19 +374,80 @@ def _unbind(signature: OpSignature) -> str:
 
 
 def _convolution(signature: OpSignature) -> str:
+    bias = " reshape[view] add_[*]" if signature.optional_tensor("bias") is not None else ""
+    if _is_depthwise(signature):
+        return "_convolution[_conv_depthwise2d[empty resize_ *]]"
     kind = "convolution_transpose" if signature.by_name.get("transposed") is True else "convolution"
-    has_bias = isinstance(signature.by_name.get("bias"), TensorSpec)
-    return f"_convolution[cudnn_{kind}[*]{' reshape[view] add_[*]' if has_bias else ''}]"
+    return f"_convolution[cudnn_{kind}[*]{bias}]"
+
+
+def _convolution_backward(signature: OpSignature) -> str:
+    wanted = signature.by_name.get("output_mask")
+    of_input, of_weight, of_bias = wanted if isinstance(wanted, tuple) else (True, True, True)
+    if _is_depthwise(signature):
+        parts = ["empty empty resize_ *", "resize_ *" if of_weight else ""]
+    else:
+        gradient = signature.optional_tensor("grad_output")
+        is_dense = gradient is None or gradient.is_contiguous or gradient.is_channels_last
+        first = "" if is_dense else f"{_CONTIGUOUS} "
+        parts = ["to", f"{first}*" if of_input else "", f"{first}empty *" if of_weight else ""]
+    return " ".join([*parts, "sum[as_strided *]" if of_bias else ""])
+
+
+def _is_depthwise(signature: OpSignature) -> bool:
+    """Whether torch's own kernels run a convolution with a filter for each channel: cuDNN's run
+    half precision in NHWC, and what is transposed or has not two dimensions."""
+    image, weight = signature.tensor("input"), signature.tensor("weight")
+    groups = signature.by_name.get("groups")
+    is_own = image.dtype == "float32" or not image.is_channels_last
+    return (
+        is_own
+        and len(image.shape) == 4
+        and signature.by_name.get("transposed") is not True
+        and isinstance(groups, int)
+        and groups == image.shape[1] > 1
+        and weight.shape[1] == 1
+    )
+
+
+def _name(signature: OpSignature) -> str:
+    return signature.op.removeprefix("aten::")
 
 
 #: What an op calls, if that depends on its arguments.
 _BY_ARGUMENTS: dict[str, Callable[[OpSignature], str]] = {
     "embedding": _embedding,
+    "embedding_dense_backward": _embedding_dense_backward,
+    "index_select": _index_select,
+    "index_put": _index_put_of_copy,
+    "index_put_": _index_put_inplace,
+    "_index_put_impl_": _index_put,
+    "_to_copy": _to_copy,
+    "empty_like": _empty_like,
     "clone": _clone,
+    "cat": _cat,
+    "constant_pad_nd": _constant_pad,
+    "roll": _roll,
     "split": _split,
     "split_with_sizes": _split_with_sizes,
     "unbind": _unbind,
+    "fill_": _fill,
+    "pow": _pow,
+    "repeat": _repeat,
+    **dict.fromkeys(("add", "sub", "mul", "div", "div_", "mul_", "remainder"), _by_scalar),
+    **dict.fromkeys(("all", "amax", "amin", "argmax", "argmin", "prod"), _reduction),
+    **dict.fromkeys(("sum", "mean"), _whole_or_dims),
+    "any": _any,
+    **dict.fromkeys(("max", "min"), _extremum),
+    "native_layer_norm": _layer_norm,
+    "native_layer_norm_backward": _layer_norm_backward,
+    "native_batch_norm": _batch_norm,
+    "native_batch_norm_backward": _batch_norm_backward,
+    "_adaptive_avg_pool2d": _pool,
+    "_adaptive_avg_pool2d_backward": _pool_backward,
+    "_scaled_dot_product_cudnn_attention": _cudnn_attention,
     "convolution": _convolution,
+    "convolution_backward": _convolution_backward,
 }
 
 
@@ -175,7 +457,9 @@ def calls_within(signature: OpSignature) -> tuple[Token, ...]:
     >>> calls_within(OpSignature("aten::zero_", "", (), ()))
     (Open(name='aten::fill_'), 'launch', 'close')
     """
-    name = signature.op.removeprefix("aten::")
+    name = _name(signature)
+    if name.startswith("_foreach_"):
+        return _tokens(_foreach(signature))
     by_arguments = _BY_ARGUMENTS.get(name)
     return _tokens(_ALWAYS.get(name, "") if by_arguments is None else by_arguments(signature))
 

@@ -18,6 +18,11 @@ from neusight.timeline.spans import HostSpan, KernelSpan, SpanKind, StepSpan, Th
 
 __all__ = ["shown_positions", "with_operators"]
 
+#: Spans are made by the ten thousand: without the function that a NamedTuple makes them by.
+_new = tuple.__new__
+_OP = KernelSpan._fields.index("op")
+_PARENT = HostSpan._fields.index("parent")
+
 #: Share of a span before what follows it that operators in front of it may take.
 _GIVEN_SHARE = 0.5
 
@@ -32,10 +37,7 @@ def with_operators(timeline: Timeline, steps: Sequence[StepSpan]) -> Timeline:
         first_host, first_kernel = len(host), len(kernels)
         tree = _StepTree(timeline, step, host, plans)
         tree.write()
-        kernels += (
-            kernel._replace(op=tree.position_of(kernel))
-            for kernel in timeline.kernels[step.first_kernel : step.last_kernel]
-        )
+        kernels += tree.kernels()
         shown.append(
             replace(
                 step,
@@ -68,11 +70,12 @@ def shown_positions(
 
 
 class _Begin(NamedTuple):
-    """A span begins: an operator, an autograd node, or ("op") the op itself."""
+    """A span begins: an operator, an autograd node, or ("op") the op itself. Recorded ones have
+    numbers of autograd's, which are kept apart: what happens in an op's time is often the same."""
 
+    kind: SpanKind
     name: str
-    kind: SpanKind = "operator"
-    sequence_nr: int | None = None
+    is_recorded: bool = False
 
 
 class _RuntimeCalls(NamedTuple):
@@ -113,12 +116,14 @@ class _Plan(NamedTuple):
 
 class _Group(NamedTuple):
     """A span of a step and how many calls of the runtime it makes (-1: it is no op); positions,
-    also that of the next span, count from the step's first; and what happens in its time."""
+    also that of the next span, count from the step's first; what happens in its time, and the
+    sequence numbers of what begins in it."""
 
     position: int
     num_calls: int
     following: int
     plan: _Plan | None
+    numbers: tuple[int | None, ...]
 
 
 class _Plans:
@@ -127,22 +132,23 @@ class _Plans:
     def __init__(self) -> None:
         self._steps: dict[object, tuple[list[_Group], Step]] = {}
         self._plans: dict[object, _Plan] = {}
-        self._inner: dict[int, tuple[tuple[Token, ...], OpSignature]] = {}
+        self._inner: dict[tuple[int, str], tuple[tuple[Token, ...], OpSignature]] = {}
 
     def of_op(
-        self, span: HostSpan, num_calls: int, head: Sequence[_Event], ends: Sequence[_Event]
-    ) -> _Plan:
-        """An op, what its dispatch calls, and what begins before it and ends after it."""
+        self, span: HostSpan, name: str, num_calls: int, head: Sequence[_Event],
+        ends: Sequence[_Event],
+    ) -> _Plan:  # fmt: skip
+        """An op of that name, what it calls, and what begins before it and ends after it."""
         assert span.call is not None
         signature = span.call.signature
-        key = (id(signature), num_calls, *head, 0, *ends)
+        key = (id(signature), name, num_calls, *head, 0, *ends)
         plan = self._plans.get(key)
         if plan is None:
-            if id(signature) not in self._inner:
-                self._inner[id(signature)] = calls_within(signature), signature
-            op = _with_calls(self._inner[id(signature)][0], num_calls)
-            name = _ALIAS if _is_alias(span, head) else span.name
-            events = [*head, _Begin(name, "op"), *op, None, *ends]
+            known = id(signature), name
+            if known not in self._inner:
+                self._inner[known] = calls_within(replace(signature, op=name)), signature
+            op = _with_calls(self._inner[known][0], num_calls)
+            events = [*head, _Begin("op", name), *op, None, *ends]
             plan = self._plans[key] = _planned(events)
         return plan
 
@@ -167,6 +173,11 @@ class _Plans:
 _ALIAS, _ALIAS_NODE = "aten::_reshape_alias", "ReshapeAliasBackward0"
 _VIEW, _VIEW_NODE = "aten::view", "ViewBackward0"
 
+#: Autograd's engine adds a second gradient of a tensor to the first one in place, unless that is a
+#: view or, as here, they are of a subclass of tensors (accumulate_grad.h).
+_ENGINE = "autograd::engine::"
+_ADD, _ADD_INPLACE = "aten::add", "aten::add_"
+
 
 def _is_alias(span: HostSpan, head: Sequence[_Event]) -> bool:
     """Whether an op is a view of a tensor that is not contiguous, which `reshape` makes."""
@@ -178,18 +189,31 @@ def _is_alias(span: HostSpan, head: Sequence[_Event]) -> bool:
     return not span.call.signature.input_tensors[0].is_contiguous
 
 
+#: The gradient of indexing, which is put into a new tensor once more where that is of a subclass.
+_INDEX_PUT = "aten::_index_put_impl_"
+_HARDTANH = "aten::hardtanh"
+
+
+def _is_index_gradient(span: HostSpan, inside: str) -> bool:
+    return span.name == "aten::index_put" and inside == "IndexBackward0"
+
+
 def _with_calls(tokens: Sequence[Token], num_calls: int) -> list[_Event]:
     """What an op calls, with so many calls of the runtime: one at each launch, the rest at the
-    last."""
+    last; where there are fewer, at the last launches."""
     events: list[_Event] = []
     num_launches, left = tokens.count(LAUNCH), num_calls
+    skipped = max(0, num_launches - num_calls)
     for token in tokens:
         if isinstance(token, Open):
-            events.append(_Begin(token.name))
+            events.append(_Begin("operator", token.name))
         elif token == CLOSE:
             events.append(None)
         else:
             num_launches -= 1
+            if skipped:
+                skipped -= 1
+                continue
             count = min(left, 1) if num_launches else left
             left -= count
             if count:
@@ -259,11 +283,15 @@ def _shares(events: Sequence[_Event], *, at_start: bool, at_end: bool) -> tuple[
 
 class _Between(NamedTuple):
     """What begins and ends between two spans: `ends` up to the last end of something that began
-    before, which may lie in the time of the span before, and the rest. `is_unseen`: no program on a
-    GPU calls the op that follows."""
+    before, which may lie in the time of the span before, and the rest; each with the numbers of
+    what begins in it; `inside` is the innermost operator then. `is_unseen`: no program on a GPU
+    calls the op that follows."""
 
     ends: list[_Event]
     begins: list[_Event]
+    end_numbers: list[int | None]
+    numbers: list[int | None]
+    inside: str
     is_unseen: bool = False
 
 
@@ -282,8 +310,9 @@ class _Recorded:
     def before(self, entry: int) -> _Between:
         """What comes before this entry."""
         events: list[_Event] = []
+        numbers: list[int | None] = []
         operators, opened = self._operators, self._open
-        num_old, split, is_unseen = len(opened), 0, False
+        num_old, split, num_split, is_unseen = len(opened), 0, 0, False
         while True:
             operator = operators[self._next] if self._next < len(operators) else None
             if operator is not None and operator.first > entry:
@@ -294,18 +323,23 @@ class _Recorded:
                 opened.pop()
                 events.append(None)
                 if len(opened) < num_old:
-                    num_old, split = len(opened), len(events)
+                    num_old, split, num_split = len(opened), len(events), len(numbers)
             if operator is None:
-                return _Between(events[:split], events[split:], is_unseen)
+                return _Between(
+                    events[:split], events[split:], numbers[:num_split], numbers[num_split:],
+                    opened[-1].name if opened else "", is_unseen,
+                )  # fmt: skip
             self._next += 1
             if operator.name == UNSEEN:
                 is_unseen = True
                 continue
             opened.append(operator)
-            events.append(self._begin(operator))
+            begin, number = self._begin(operator)
+            events.append(begin)
+            numbers.append(number)
 
-    def _begin(self, operator: Operator) -> _Begin:
-        """Begins the operator before `_next`."""
+    def _begin(self, operator: Operator) -> tuple[_Begin, int | None]:
+        """Begins the operator before `_next`, with its number."""
         kind: SpanKind = "node" if operator.is_node else "operator"
         number = operator.sequence_nr
         if number is None and operator.is_node and self._next < len(self._operators):
@@ -313,7 +347,7 @@ class _Recorded:
         name = operator.name
         if number in self.aliases and name.endswith(_VIEW_NODE):
             name = name.removesuffix(_VIEW_NODE) + _ALIAS_NODE
-        return _Begin(name, kind, number)
+        return _Begin(kind, name, True), number
 
 
 class _Frame(NamedTuple):
@@ -322,10 +356,7 @@ class _Frame(NamedTuple):
     position: int
     parent: int
     around: int
-    begin: _Begin
     start_ns: int
-    thread: Thread
-    entry: int
     sequence_nr: int | None
 
 
@@ -336,6 +367,7 @@ class _StepTree:
         self, timeline: Timeline, step: StepSpan, host: list[HostSpan], plans: _Plans
     ) -> None:
         self._old = timeline.host
+        self._kernels = timeline.kernels[step.first_kernel : step.last_kernel]
         self._step = step
         self._host = host
         self._plans = plans
@@ -345,21 +377,22 @@ class _StepTree:
         self._launched: dict[int, int] = {}
         self._reached_ns = 0
 
-    def position_of(self, kernel: KernelSpan) -> int:
-        """Where the operator is now that launched the kernel."""
-        at = self._launched.get(kernel.correlation)
-        return self._moved.get(kernel.op, -1) if at is None else at
+    def kernels(self) -> Iterator[KernelSpan]:
+        """The step's kernels, each with the operator that launched it."""
+        for kernel in self._kernels:
+            at = self._launched.get(kernel.correlation)
+            if at is None:
+                at = self._moved.get(kernel.op, -1)
+            yield _new(KernelSpan, (*kernel[:_OP], at, *kernel[_OP + 1 :]))
 
     def write(self) -> None:
         """Appends all spans of the step."""
         first = self._step.first_host
-        for offset, num_calls, next_offset, plan in self._plans.of_step(self._step, self._groups):
-            position = first + offset
-            if num_calls >= 0:
-                assert plan is not None
-                self._op(position, self._old[position + 1 : position + 1 + num_calls], plan)
+        for group in self._plans.of_step(self._step, self._groups):
+            if group.num_calls >= 0:
+                self._op(first, group)
             else:
-                self._other(position, plan, first + next_offset)
+                self._other(first, group)
         while self._open:
             self._end(max(self._reached_ns, self._open[-1].start_ns))
 
@@ -372,6 +405,7 @@ class _StepTree:
         while position < last:
             span, after = old[position], position + 1
             head = [*between.ends, *between.begins]
+            numbers = [*between.end_numbers, *between.numbers]
             if span.kind == "op":
                 while after < last and old[after].parent == position:
                     after += 1
@@ -381,21 +415,30 @@ class _StepTree:
                 if between.is_unseen:
                     plan = self._plans.of_others([*head, *following.ends])
                 else:
-                    plan = self._plan_of_op(span, num_calls, head, following.ends)
-                between = following._replace(ends=[])
+                    name = self._name_of(span, head, between.inside)
+                    plan = self._plans.of_op(span, name, num_calls, head, following.ends)
+                numbers += following.end_numbers
+                between = following._replace(ends=[], end_numbers=[])
             else:
                 num_calls, after = -1, self._skip_nodes(after)
                 plan = self._plans.of_others(head) if head else None
                 between = self._between(after)
-            yield _Group(position - first, num_calls, after - first, plan)
+            yield _Group(position - first, num_calls, after - first, plan, tuple(numbers))
             position = after
 
-    def _plan_of_op(
-        self, span: HostSpan, num_calls: int, head: list[_Event], ends: list[_Event]
-    ) -> _Plan:
-        if span.call and span.call.sequence_nr is not None and _is_alias(span, head):
-            self._recorded.aliases.add(span.call.sequence_nr)
-        return self._plans.of_op(span, num_calls, head, ends)
+    def _name_of(self, span: HostSpan, head: list[_Event], inside: str) -> str:
+        """The name that an op has on a GPU."""
+        if _is_alias(span, head):
+            if span.call and span.call.sequence_nr is not None:
+                self._recorded.aliases.add(span.call.sequence_nr)
+            return _ALIAS
+        if span.name == _ADD and inside.startswith(_ENGINE) and span.call is not None:
+            first = span.call.signature.input_tensors[0]
+            if first.is_contiguous or first.is_channels_last:  # no part of another gradient
+                return _ADD_INPLACE
+        if span.name == inside == f"{_HARDTANH}_":  # what it calls once autograd has a copy
+            return _HARDTANH
+        return _INDEX_PUT if _is_index_gradient(span, inside) else span.name
 
     def _skip_nodes(self, position: int) -> int:
         """The next span that is no node, where nodes were recorded."""
@@ -419,17 +462,21 @@ class _StepTree:
                 around = self._old[around].parent
         return around, start_ns
 
-    def _op(self, position: int, made: Sequence[HostSpan], plan: _Plan) -> None:
+    def _op(self, first: int, group: _Group) -> None:
         """An op, what begins in front of it and what ends behind it, in its time."""
+        position, plan = first + group.position, group.plan
+        assert plan is not None
         span = self._old[position]
+        made = self._old[position + 1 : position + 1 + group.num_calls]
         if plan.op >= 0:
             self._moved[position] = len(self._host) + plan.op
         around, start_ns = self._around(span)
-        self._happen(plan, span, around, start_ns, span.end_ns, made)
+        self._happen(plan, group.numbers, span, around, start_ns, span.end_ns, made)
         self._reached_ns = span.end_ns
 
-    def _other(self, position: int, plan: _Plan | None, following: int) -> None:
+    def _other(self, first: int, group: _Group) -> None:
         """Any other span; what begins in front of it takes a part of its time."""
+        position, following, plan = first + group.position, first + group.following, group.plan
         span = self._old[position]
         start_ns, end_ns = span.start_ns, span.end_ns
         if plan is not None:
@@ -438,7 +485,7 @@ class _StepTree:
             next_ns = end_ns if is_last else min(end_ns, self._old[following].start_ns)
             free_ns = max(0, next_ns - start_ns)
             until_ns = end_ns if is_cpu_work else start_ns + round(free_ns * _GIVEN_SHARE)
-            self._happen(plan, span, span.parent, start_ns, until_ns, ())
+            self._happen(plan, group.numbers, span, span.parent, start_ns, until_ns, ())
             self._reached_ns = start_ns = until_ns
             if is_cpu_work:
                 return
@@ -462,45 +509,44 @@ class _StepTree:
         return self._moved.get(around, -1)
 
     def _happen(
-        self, plan: _Plan, span: HostSpan, around: int, start_ns: int, end_ns: int,
-        made: Sequence[HostSpan],
+        self, plan: _Plan, numbers: Iterable[int | None], span: HostSpan, around: int,
+        start_ns: int, end_ns: int, made: Sequence[HostSpan],
     ) -> None:  # fmt: skip
         """What is planned happens in the time of a span; `made` are its calls of the runtime."""
         times = _times(plan.shares, start_ns, end_ns, made)
         for index in plan.ends[: plan.num_ends]:
             self._end(times[index])
         host, first = self._host, len(self._host)
-        outer, call = self._parent(around), span.call
+        outer, call, thread, entry = self._parent(around), span.call, span.thread, span.entry
         forward_nr = None if call is None or call.node else call.sequence_nr
         if forward_nr is not None:
             self._number_open(forward_nr)
-        num_calls = 0
+        num_calls, given = 0, iter(numbers)
         for item in plan.items:
             if isinstance(item, int):
                 runtime = made[num_calls]
                 num_calls += 1
                 parent = first + item if item >= 0 else outer
                 self._launched[runtime.correlation] = parent
-                host.append(runtime._replace(parent=parent))
+                host.append(_new(HostSpan, (*runtime[:_PARENT], parent, *runtime[_PARENT + 1 :])))
                 continue
-            begin, starts, ends, inside, has_op, launches = item
+            (kind, name, is_recorded), starts, ends, inside, has_op, launches = item
             start_ns = times[starts]
             parent = first + inside if inside >= 0 else outer
-            thread = AUTOGRAD if begin.kind == "node" else span.thread
-            number = begin.sequence_nr
-            if number is None and has_op and begin.kind == "operator":
+            number = next(given) if is_recorded else None
+            if number is None and has_op and kind == "operator":
                 number = forward_nr
-            of_item = call if begin.kind == "op" or launches else None
+            lane: Thread = AUTOGRAD if kind == "node" else thread
             if ends < 0:
-                self._open.append(
-                    _Frame(len(host), parent, around, begin, start_ns, thread, span.entry, number)
-                )
-            host.append(
-                HostSpan(
-                    begin.kind, begin.name, start_ns, times[ends] - start_ns if ends >= 0 else 0,
-                    thread, parent, of_item, 0, "", span.entry, number,
-                )
+                duration_ns = 0
+                self._open.append(_Frame(len(host), parent, around, start_ns, number))
+            else:
+                duration_ns = times[ends] - start_ns
+            of_item = call if launches or kind == "op" else None
+            fields = (
+                kind, name, start_ns, duration_ns, lane, parent, of_item, 0, "", entry, number
             )  # fmt: skip
+            host.append(_new(HostSpan, fields))
         for index in plan.ends[plan.num_ends :]:
             self._end(times[index])
 
@@ -526,6 +572,9 @@ def _times(
     shares: Sequence[Sequence[float]], start_ns: int, end_ns: int, made: Sequence[HostSpan]
 ) -> list[int]:
     """When each event happens; calls of the runtime are where they were."""
+    if not made:
+        free_ns = end_ns - start_ns if end_ns > start_ns else 0
+        return [start_ns + int(free_ns * share) for share in shares[0]]
     times: list[int] = []
     for number, stretch in enumerate(shares):
         until_ns = made[number].start_ns if number < len(made) else end_ns

@@ -28,7 +28,7 @@ def test_an_event_is_the_json_that_its_parts_say() -> None:
         "args": {"Ev Idx": 7},
     }
     assert (kernel["pid"], kernel["tid"], kernel["dur"], kernel["args"]) == (3, 7, 0.001, {})
-    assert (moment["s"], moment["ts"], moment["args"]) == ("t", 4.0, {"Bytes": 512})
+    assert (moment["s"], moment["ts"], moment["args"]) == ("t", 4.0, {"Bytes": 512, "Ev Idx": 0})
 
 
 def test_an_arrow_has_its_number_at_both_ends() -> None:

@@ -9,8 +9,8 @@ import torch
 
 import neusight
 from neusight.recording.dispatch.record_functions import RecordFunctions
-from neusight.recording.recording import OpSignature
-from neusight.timeline.operators.inner_calls import CLOSE, Open, calls_within
+from neusight.recording.recording import Argument, OpSignature, TensorSpec
+from neusight.timeline.operators.inner_calls import CLOSE, LAUNCH, Open, calls_within
 
 aten = torch.ops.aten
 
@@ -82,3 +82,105 @@ def test_every_text_of_the_table_is_balanced() -> None:
         tokens = calls_within(OpSignature(f"aten::{name}", "", (), ()))
         opened = sum(isinstance(token, Open) for token in tokens)
         assert opened == tokens.count(CLOSE), name
+
+
+def spec(*shape: int, dtype: str = "bfloat16", nhwc: bool = False) -> TensorSpec:
+    order = (1, *range(len(shape) - 1, 1, -1), 0) if nhwc else range(len(shape) - 1, -1, -1)
+    strides, size = [0] * len(shape), 1
+    for dim in order:
+        strides[dim] = size
+        size *= shape[dim]
+    return TensorSpec(shape, tuple(strides), dtype)
+
+
+def inside(
+    op: str, overload: str = "", outputs: tuple[TensorSpec, ...] = (), **arguments: Argument
+) -> str:
+    """What an op calls, as the table writes it."""
+    text = ""
+    tokens = calls_within(OpSignature(f"aten::{op}", overload, tuple(arguments.items()), outputs))
+    for token in tokens:
+        if token == LAUNCH:
+            text += " *"
+        else:
+            text += f" {token.name[6:]}[" if isinstance(token, Open) else "]"
+    return text.replace("[]", "").replace("[ ", "[").strip()
+
+
+def batch_norm(image: TensorSpec) -> str:
+    return inside("native_batch_norm", input=image, training=True)
+
+
+def convolution_backward(mask: tuple[bool, bool, bool], **changed: Argument) -> str:
+    arguments: dict[str, Argument] = {
+        "input": spec(64, 64, 56, 56, nhwc=True), "weight": spec(64, 64, 1, 1, nhwc=True),
+        "transposed": False, "groups": 1,
+    }  # fmt: skip
+    return inside("convolution_backward", output_mask=mask, **{**arguments, **changed})
+
+
+EMPTY_LIKE = "empty_like[empty_strided]"
+ZEROS = "zeros[empty zero_[fill_[*]]]"
+
+
+#: As profiles of an H100 with torch 2.11 show them, steps of ResNet-50, ResNeXt, EfficientNet,
+#: Swin, BERT, GPT-2 and Llama.
+@pytest.mark.parametrize(
+    ("found", "profiled"),
+    [
+        (
+            batch_norm(spec(64, 64, 112, 112, nhwc=True)),
+            f"{EMPTY_LIKE} empty empty empty {ZEROS} * * *",
+        ),
+        (batch_norm(spec(32, 1024, 7, 7, nhwc=True)), f"{EMPTY_LIKE} empty empty * * *"),
+        (
+            batch_norm(spec(64, 32, 112, 112)),
+            f"{EMPTY_LIKE} empty empty reshape[view] * * reshape[view] view *",
+        ),
+        (convolution_backward((True, True, False)), "to * empty *"),
+        (convolution_backward((False, True, False)), "to empty *"),
+        (convolution_backward((True, True, True)), "to * empty * sum[as_strided *]"),
+        (
+            convolution_backward(
+                (True, True, False), input=spec(64, 64, 7, 7), weight=spec(64, 1, 3, 3), groups=64
+            ),
+            "empty empty resize_ * resize_ *",
+        ),
+        (
+            inside(
+                "native_layer_norm_backward", input=spec(32, 56, 56, 96), normalized_shape=(96,)
+            ),
+            "empty empty empty * empty empty * sum[as_strided *] sum[as_strided *]",
+        ),
+        (
+            inside("native_layer_norm_backward", input=spec(8, 512, 768), normalized_shape=(768,)),
+            "empty empty empty * *",
+        ),
+        (
+            inside("embedding_dense_backward", indices=spec(512, dtype="int64")),
+            f"view {ZEROS} *",
+        ),
+        (inside("sum", "dim_IntList", self=spec(4, 4), keepdim=True), "*"),
+        (
+            inside("sum", outputs=(spec(dtype="int64"),), self=spec(4, 4, dtype="bool")),
+            "sum[as_strided to[_to_copy[empty_strided copy_[*]]] *]",
+        ),
+        (inside("pow", "Tensor_Scalar", self=spec(4), exponent=2), "result_type to *"),
+        (inside("pow", "Tensor_Scalar", self=spec(4), exponent=1), "result_type to copy_[*]"),
+        (inside("div", "Scalar", self=spec(4)), "div[*]"),
+        (inside("div", "Tensor", self=spec(4)), ""),
+        (
+            inside("_foreach_add", "List", outputs=(spec(4), spec(4))),
+            "empty_strided empty_strided *",
+        ),
+        (inside("_foreach_add_", "List", self=(spec(4), spec(4))), ""),
+        (
+            inside("_scaled_dot_product_cudnn_attention", compute_log_sumexp=True),
+            f"_cudnn_attention_forward[empty empty {EMPTY_LIKE} empty *]",
+        ),
+        (inside("_to_copy", memory_format="channels_last"), "empty copy_[*]"),
+        (inside("any", self=spec(1, 1)), "view_as[view] to copy_[*]"),
+    ],
+)
+def test_an_op_calls_what_profiles_show_by_its_arguments(found: str, profiled: str) -> None:
+    assert found == profiled

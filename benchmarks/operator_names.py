@@ -1,0 +1,157 @@
+"""Operators of real profiles beside those of forecasts, by name and by place in the call tree.
+
+    python benchmarks/operator_names.py [--measured DIR] [--traces DIR] [--update] [NAME ...]
+
+DIR of --measured has the steps that `benchmarks/measure.py` profiled (torch 2.11 on an H100), that
+of --traces public profiles of older releases. Each is forecast by its own script and paired with
+its profile. Results: results/operator_names.csv, a row a profile, and
+results/operator_differences.csv, what has no partner in place, with the reason where it is known.
+Models of torchvision or transformers are left out where these are not installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import astuple, fields
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import neusight
+from neusight.forecast import Forecast
+from neusight.integrations.profiles.comparison.operator_pairs import (
+    OperatorDifference,
+    OperatorPairs,
+    paired_operators,
+)
+from neusight.integrations.profiles.reading.reading import read_profile, read_profile_events
+from neusight.integrations.profiles.workloads import loaded
+from neusight.output.trace.file import trace_events
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results"
+STEPS = 4
+#: Differences of a profile that are listed, the largest first.
+MOST_DIFFERENCES = 25
+
+
+def forecast_of_workload(figures: Path) -> Forecast:
+    """The forecast of a measured step by its script, on the GPU that it was measured on."""
+    found = json.loads(figures.read_text())
+    name, *arguments = found["command"]
+    script = HERE / "workloads" / Path(name).name
+    with neusight.forecast_on(found["environment"]["gpu"]) as forecast, loaded(script) as module:
+        torch.manual_seed(0)
+        step = module.build(module.parser().parse_args(arguments))
+        for _ in range(STEPS):
+            step()
+            forecast.step()
+    return forecast
+
+
+def toy_step() -> Forecast:
+    """The smallest of the public profiles: a linear layer, ReLU and SGD on an MI250."""
+    with neusight.forecast_on("MI250") as forecast:
+        model = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(STEPS):
+            images, targets = torch.randn(8, 4).cuda(), torch.randn(8, 4).cuda()
+            nn.functional.mse_loss(model(images), targets).backward()
+            optimizer.step()
+            forecast.step()
+    return forecast
+
+
+def public(name: str) -> Forecast:
+    """One that examples/compare_with_profile.py forecasts."""
+    sys.path.insert(0, str(HERE.parent / "examples"))
+    from compare_with_profile import forecast_of
+
+    found: Forecast = forecast_of(name)
+    return found
+
+
+#: Name here and how the profile's file name begins.
+PUBLIC: dict[str, tuple[str, Callable[[], Forecast]]] = {
+    "bert-small (torch 2.6)": ("h100__gaunernst_bert-small", lambda: public("bert-small")),
+    "vit-base (torch 2.6)": ("h100__Falconsai", lambda: public("vit-base")),
+    "toy (ROCm 6.2)": ("amd_trace__mi250", toy_step),
+    "resnet50 (torch 1.9)": ("v100__resnet50_train", lambda: public("resnet50")),
+}
+
+
+def cases(
+    measured: Path | None, traces: Path | None
+) -> Iterator[tuple[str, Path, Callable[[], Forecast]]]:
+    """Name, profile and forecast of each."""
+    for figures in sorted(measured.glob("*.json")) if measured else ():
+        profile = figures.with_suffix(".pt.trace.json.gz")
+        if profile.is_file():
+            yield figures.stem, profile, lambda figures=figures: forecast_of_workload(figures)
+    for name, (prefix, forecast) in PUBLIC.items() if traces else ():
+        for profile in sorted(traces.glob(f"{prefix}*")) if traces else ():
+            yield name, profile, forecast
+
+
+def pairs_of(profile: Path, forecast: Forecast) -> OperatorPairs:
+    """A step of a profile beside one of a forecast."""
+    real = read_profile(profile)
+    trace = trace_events(forecast.timeline, forecast.memory, forecast.gpu)
+    ours = read_profile_events(trace, source="the forecast")
+    real_step, our_step = real.median_step(), ours.median_step()
+    assert real_step is not None and our_step is not None
+    return paired_operators(real, real_step, ours, our_step)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--measured", type=Path)
+    parser.add_argument("--traces", type=Path)
+    parser.add_argument("--update", action="store_true", help="write the tables of results")
+    parser.add_argument("names", nargs="*")
+    arguments = parser.parse_args()
+    found: dict[str, OperatorPairs] = {}
+    for name, profile, forecast in cases(arguments.measured, arguments.traces):
+        if arguments.names and name not in arguments.names:
+            continue
+        try:
+            pairs = found[name] = pairs_of(profile, forecast())
+        except ModuleNotFoundError as error:
+            print(f"{name}: left out, {error}")
+            continue
+        print(
+            f"{name}: {pairs.num_measured:,} operators, {pairs.name_share:.1%} by name, "
+            f"{pairs.place_share:.1%} in place, {pairs.explained():,} without for a known reason"
+        )
+    total = sum(pairs.num_measured for pairs in found.values())
+    if total:
+        by_name = sum(pairs.num_by_name for pairs in found.values()) / total
+        in_place = sum(pairs.num_in_place for pairs in found.values()) / total
+        print(f"All: {total:,} operators, {by_name:.1%} by name, {in_place:.1%} in place")
+    if arguments.update:
+        update(found)
+
+
+def update(found: dict[str, OperatorPairs]) -> None:
+    """Writes both tables."""
+    with (RESULTS / "operator_names.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["profile", "measured", "forecast", "by_name", "in_place", "explained"])
+        for name, pairs in found.items():
+            counts = pairs.num_measured, pairs.num_forecast, pairs.num_by_name, pairs.num_in_place
+            writer.writerow([name, *counts, pairs.explained()])
+    with (RESULTS / "operator_differences.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["profile", *(field.name for field in fields(OperatorDifference))])
+        for name, pairs in found.items():
+            for row in pairs.differences[:MOST_DIFFERENCES]:
+                writer.writerow([name, *astuple(row)])
+
+
+if __name__ == "__main__":
+    main()
