@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
+from neusight.fake_cuda.distributed.backends import Backends
 from neusight.fake_cuda.distributed.collectives import collective_handlers
 from neusight.fake_cuda.distributed.communication import Communication
 from neusight.fake_cuda.distributed.groups import Groups
@@ -67,9 +68,10 @@ def install_distributed(
         **synchronized_norm_handlers(),
     }
     batches = CpuBatches()
-    recorder.cpu_handlers = cpu_handlers(objects, batches)
+    backends = Backends()
+    recorder.cpu_handlers = cpu_handlers(objects, batches, backends.require_cpu)
     install_process_groups(
-        patches, communication, own, objects, link, batches, is_stated=rank is not None
+        patches, communication, own, objects, link, batches, backends, is_stated=rank is not None
     )
     install_objects(patches, objects)
     install_replicas(patches)
