@@ -65,6 +65,13 @@ _NVLS = {9: (5, 0.585), 10: (6, 0.50)}
 #: wider, integers of 32 bits): rows of int8 are as slow as rings.
 _NVLS_ITEM_BYTES = 2
 
+#: What protocol LL reaches between two nodes and between more, 1e9 bytes per second, before Hopper
+#: and from it on, and the GPUs on which LL128 is used (NCCL 2.27, src/graph/tuning.cc: llMaxBws,
+#: protoEnable).
+_LL_GBPS = {False: (22.5, 19.0), True: (45.0, 35.0)}
+_HOPPER = (9, 0)
+_LL128_CAPABILITIES = frozenset({(7, 0), (8, 0), (9, 0), (10, 0), (12, 0)})
+
 #: Half width of the 80 % interval on switched NVLink.
 _SPREAD = 0.25
 
@@ -204,8 +211,17 @@ def _between_us(
             hop_us=network.hop_us,
             inside=lambda kind, ranks, moved: _inside_us(kind, ranks, moved, gpu, inside),
             reduces=network.sharp,
+            adds_inside=switches_add_up(gpu) and inside.kind == "switch" and place.most > 1,
+            ll_gbps=_ll_gbps(gpu, place.num_islands),
+            has_ll128=inside.kind != "pcie" and gpu.compute_capability in _LL128_CAPABILITIES,
+            is_pcie=inside.kind == "pcie",
         ),
     )
+
+
+def _ll_gbps(gpu: GPU, num_nodes: int) -> float:
+    two, more = _LL_GBPS[gpu.compute_capability >= _HOPPER]
+    return two if num_nodes <= 2 else more
 
 
 def _growth(world_size: int) -> float:
