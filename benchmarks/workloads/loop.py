@@ -31,6 +31,7 @@ def options(description: str | None, *, batch: int) -> argparse.ArgumentParser:
     parser.add_argument("--attention", choices=("sdpa", "eager"), default="sdpa")
     parser.add_argument("--channels-last", action="store_true")
     parser.add_argument("--benchmark", action="store_true", help="cudnn.benchmark")
+    parser.add_argument("--compile", action="store_true", help="torch.compile the model")
     parser.add_argument("--clip", action="store_true", help="clip the norm of the gradients")
     return parser
 
@@ -50,6 +51,8 @@ def step_of(
         model.to(WEIGHTS[settings.dtype])
     if settings.channels_last:
         model.to(memory_format=torch.channels_last)
+    if settings.compile:
+        model.compile()
     pinned = tuple(tensor.pin_memory() for tensor in batch)
     if settings.mode == "inference":
         return _inference_step(settings, model.eval(), pinned)

@@ -66,8 +66,8 @@ _MOST_CRASHES = 25
 #: Workloads that come first (six in training, six in inference), and kernels: about a probe of
 #: each kind, then some more before the other workloads.
 _FIRST_WORKLOADS = 6
-_FIRST_PROBES = 240
-_MORE_PROBES = 720
+_FIRST_PROBES = 280
+_MORE_PROBES = 840
 #: In less than this those kernels come before the workloads: a workload takes some ten seconds.
 _SHORT_MINUTES = 4.0
 #: Free space below which nothing is begun: a full measurement takes some 20 MB.

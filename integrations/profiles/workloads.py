@@ -27,7 +27,7 @@ __all__ = ["figures_of_trace", "loaded", "measured_workload", "step_times", "tri
 #: Steps before anything counts: libraries choose kernels, the allocator and the optimizer settle.
 _WARM_STEPS = 5
 #: Timed steps: as many as fit into this time, within these bounds.
-_TIMED_SECONDS = 3.0
+_TIMED_SECONDS = 1.0
 _FEWEST_STEPS, _MOST_STEPS = 10, 50
 #: Steps that the profiler records.
 _PROFILED_STEPS = 3

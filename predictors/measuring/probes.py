@@ -78,7 +78,15 @@ class _Kind:
 
 def sample() -> list[Probe]:
     """All probes in the order in which they are measured, each once; the same on every machine."""
-    kinds = [*_attention(), *_convolutions(), *_gemms(), *_rows(), *_pointwise(), *_others()]
+    kinds = [
+        *_attention(),
+        *_convolutions(),
+        *_other_convolutions(),
+        *_gemms(),
+        *_rows(),
+        *_pointwise(),
+        *_others(),
+    ]
     iterators = [(iter(kind.probes), kind.weight) for kind in kinds]
     ordered: dict[Probe, None] = {}
     while iterators:
@@ -189,6 +197,8 @@ _LAYERS = (
     (128256, 4096),
     (512, 2048),
 )
+#: Sequences that decode a token at once.
+_DECODED = (1, 2, 4, 8, 16, 32, 64, 128)
 _TOKENS = (8192, 1024, 4096, 128, 2048, 16384, 1576, 16)
 
 #: FLOPs and bytes of the largest probe, and the FLOPs of the largest one without matrix units.
@@ -210,6 +220,9 @@ def _gemms() -> Iterator[_Kind]:
         ]
         drawn = list(_drawn_gemms(dtype, layout, 60))
         yield _Kind(_mixed(_allowed(designed), _allowed(drawn)), weight=2)
+    for dtype in ("bf16", "fp16", "fp32", "fp8"):
+        skinny = [_mm(dtype, "nt", m, *layer) for layer, m in product(_LAYERS, _DECODED)]
+        yield _Kind(tuple(_allowed(_shuffled(skinny, "skinny"))), weight=2)
     for dtype, layout in product(("bf16", "tf32", "fp32"), ("nt", "nn", "tn")):
         heads = [
             (batch, seq, dim)
@@ -324,6 +337,45 @@ def _convolutions() -> Iterator[_Kind]:
         drawn = [convolution(*_drawn_layer(draw, index)) for index in range(16)]
         designed = [convolution(layer, batch) for layer, batch in designed_sizes]
         yield _Kind(_mixed(designed[:32], drawn))
+
+
+# (in, out, kernel, stride, groups, image, dims, transposed, dilation): R3D-18, a 3-D U-Net,
+# decoders of DCGAN and U-Net, DeepLab's dilated layers, a speech model's 1-D layers.
+_OTHER_LAYERS = (
+    (64, 64, 3, 1, 1, 28, 3, 0, 1),
+    (128, 64, 2, 2, 1, 64, 2, 1, 1),
+    (2048, 256, 3, 1, 1, 32, 2, 0, 12),
+    (512, 512, 3, 1, 1, 1500, 1, 0, 1),
+    (3, 64, 7, 2, 1, 56, 3, 0, 1),
+    (512, 256, 4, 2, 1, 8, 2, 1, 1),
+    (512, 512, 3, 1, 1, 28, 2, 0, 2),
+    (128, 256, 3, 2, 1, 14, 3, 0, 1),
+    (64, 64, 3, 1, 64, 28, 3, 0, 1),
+    (256, 128, 4, 2, 1, 32, 2, 1, 1),
+    (64, 32, 2, 2, 1, 28, 3, 1, 1),
+    (80, 512, 3, 1, 1, 3000, 1, 0, 1),
+)
+_OTHER_BATCHES = (8, 2)
+
+
+def _other_convolutions() -> Iterator[_Kind]:
+    names = ("inputs", "outputs", "kernel", "stride", "groups", "image")
+    more = ("dims", "transposed", "dilation")
+    for dtype, direction in product(("bf16", "tf32", "fp32"), ("forward", "data", "weight")):
+        yield _Kind(
+            tuple(
+                _probe(
+                    "convolution",
+                    dtype=dtype,
+                    direction=direction,
+                    memory_format="contiguous",
+                    benchmark=0,
+                    batch=batch,
+                    **dict(zip((*names, *more), layer, strict=True)),
+                )
+                for layer, batch in product(_OTHER_LAYERS, _OTHER_BATCHES)
+            )
+        )
 
 
 def _drawn_layer(draw: random.Random, index: int) -> tuple[tuple[int, ...], int]:
@@ -540,6 +592,20 @@ _POINTWISE_DTYPES: dict[str, tuple[str, ...]] = {
     "copy_to_host_pinned": ("fp32",),
 }
 
+# (batch, sequence, heads, head_dim) of activations that attention takes apart, and puts together.
+_SPLIT_HEADS = (
+    (8, 1024, 12, 64),
+    (1, 2048, 32, 128),
+    (32, 197, 12, 64),
+    (16, 512, 16, 64),
+    (4, 4096, 32, 128),
+    (2, 300, 16, 96),
+    (64, 128, 12, 64),
+    (1, 8192, 8, 128),
+)
+#: Copies of tensors that are not contiguous, by what they are made of.
+_HEAD_OPS = ("merge_heads", "split_heads", "expand_heads", "rotate_half")
+
 # (batch, channels, image) of feature maps.
 _MAPS = (
     (32, 64, 112),
@@ -562,6 +628,11 @@ _MAP_OPS = (
     "average_pool",
     "upsample_nearest",
     "upsample_bilinear",
+    "instance_norm",
+    "other_format",
+    "cat_channels",
+    "crop",
+    "pad",
 )
 # (number of parameters, elements of each) of ResNet-50, BERT, GPT-2, Llama layers, one large one.
 _PARAMETERS = (
@@ -584,6 +655,14 @@ def _others() -> Iterator[_Kind]:
             tuple(
                 _probe(op, dtype=dtype, memory_format=memory_format, batch=b, channels=c, image=i)
                 for b, c, i in _MAPS
+            )
+        )
+    for op, dtype in product(_HEAD_OPS, ("bf16", "fp32")):
+        names = ("batch", "seq", "heads", "head_dim")
+        yield _Kind(
+            tuple(
+                _probe(op, dtype=dtype, **dict(zip(names, size, strict=True)))
+                for size in _SPLIT_HEADS
             )
         )
     optimizers = (
@@ -718,13 +797,16 @@ def _make_linear(bench: _Bench, probe: Probe) -> Call:
 def _make_convolution(bench: _Bench, probe: Probe) -> Call:
     torch = bench.torch
     kernel, stride, groups = probe["kernel"], probe["stride"], probe["groups"]
-    padding = 0 if kernel == stride else (kernel - 1) // 2
+    dims, dilation = probe.get("dims", 2), probe.get("dilation", 1)
+    transposed = bool(probe.get("transposed", 0))
+    padding = 0 if kernel == stride else (kernel - 1) // 2 * dilation
     last = probe["memory_format"] == "channels_last"
     order = torch.channels_last if last else torch.contiguous_format
-    data = bench.randn(probe["batch"], probe["inputs"], probe["image"], probe["image"])
-    weight = bench.randn(probe["outputs"], probe["inputs"] // groups, kernel, kernel)
+    data = bench.randn(probe["batch"], probe["inputs"], *[probe["image"]] * dims)
+    channels = (probe["outputs"], probe["inputs"] // groups)
+    weight = bench.randn(*(channels[::-1] if transposed else channels), *[kernel] * dims)
     data, weight = data.to(memory_format=order), weight.to(memory_format=order)
-    shape = ([stride] * 2, [padding] * 2, [1, 1], False, [0, 0], groups)
+    shape = ([stride] * dims, [padding] * dims, [dilation] * dims, transposed, [0] * dims, groups)
     aten = torch.ops.aten
     if probe["direction"] == "forward":
         return lambda: aten.convolution(data, weight, None, *shape)
@@ -905,13 +987,31 @@ def _make_host_copy(bench: _Bench, probe: Probe) -> Call:
     return lambda: host.copy_(data, non_blocking=True)
 
 
+@_maker(*_HEAD_OPS)
+def _make_heads(bench: _Bench, probe: Probe) -> Call:
+    batch, seq, heads, dim = (probe[name] for name in ("batch", "seq", "heads", "head_dim"))
+    if probe.op == "merge_heads":
+        data = bench.randn(batch, heads, seq, dim).transpose(1, 2)
+        return lambda: data.contiguous()
+    data = bench.randn(batch, seq, heads, dim).transpose(1, 2)
+    if probe.op == "split_heads":
+        return lambda: data.contiguous()
+    if probe.op == "expand_heads":
+        few = bench.randn(batch, heads, 1, seq, dim)
+        return lambda: few.expand(batch, heads, 4, seq, dim).reshape(batch, 4 * heads, seq, dim)
+    half = dim // 2
+    cat = bench.torch.cat
+    return lambda: cat((data[..., half:], data[..., :half]), dim=-1)
+
+
 @_maker(*_MAP_OPS)
 def _make_map(bench: _Bench, probe: Probe) -> Call:
     torch = bench.torch
     functional = torch.nn.functional
     channels, backward = probe["channels"], probe.op.endswith("_backward")
     last = probe["memory_format"] == "channels_last"
-    order = torch.channels_last if last else torch.contiguous_format
+    order, other = torch.contiguous_format, torch.channels_last
+    order, other = (other, order) if last else (order, other)
     data = bench.randn(probe["batch"], channels, probe["image"], probe["image"])
     data = data.to(memory_format=order).detach().requires_grad_(backward)
     weight, bias = (bench.randn(channels, dtype=torch.float32, grad=backward) for _ in range(2))
@@ -925,6 +1025,11 @@ def _make_map(bench: _Bench, probe: Probe) -> Call:
         "batch_norm": lambda: batch_norm(True),
         "batch_norm_eval": lambda: batch_norm(False),
         "group_norm": lambda: functional.group_norm(data, 32, narrow_weight, narrow_bias),
+        "instance_norm": lambda: functional.instance_norm(data),
+        "other_format": lambda: data.contiguous(memory_format=other),
+        "cat_channels": lambda: torch.cat((data, data), dim=1),
+        "crop": lambda: data[..., 1:-1, 1:-1].contiguous(memory_format=order),
+        "pad": lambda: functional.pad(data, (1, 1, 1, 1)),
         "max_pool": lambda: functional.max_pool2d(data, 3, 2, 1),
         "average_pool": lambda: functional.adaptive_avg_pool2d(data, 1),
         "upsample_nearest": lambda: functional.interpolate(data, scale_factor=2),

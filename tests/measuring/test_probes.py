@@ -19,7 +19,7 @@ from neusight.predictors.measuring.probes import (
 from neusight.session import forecast_on
 
 #: About what a run measures before all but the first workloads.
-FIRST_ROUND = 240
+FIRST_ROUND = 280
 
 
 def kind(probe: Probe) -> tuple[str, ...]:
