@@ -37,7 +37,12 @@ _GPUS = {
 }
 #: Models in the words of gpt-fast's model.py. Its mixture of experts is a folder of its own.
 _MODELS = {"Llama-2-7B": "7B", "Llama-2-70B": "70B", "Llama-3.1-8B": "llama-3.1-8b"}
-_WEIGHTS = {"bf16": "bf16", "int8 weight-only": "int8", "int4 g32": "int4-32", "int4wo-64": "int4-64"}
+_WEIGHTS = {
+    "bf16": "bf16",
+    "int8 weight-only": "int8",
+    "int4 g32": "int4-32",
+    "int4wo-64": "int4-64",
+}
 
 
 @dataclass(frozen=True)
@@ -124,7 +129,8 @@ def main() -> int:
             print(f"failed   {row.name}: {failure}", flush=True)
             continue
         errors[row] = found / row.tokens_per_s - 1
-        print(f"{row.name:<44} {row.tokens_per_s:>8.1f} {found:>8.1f} {errors[row]:>+7.1%}", flush=True)
+        figures = f"{row.tokens_per_s:>8.1f} {found:>8.1f} {errors[row]:>+7.1%}"
+        print(f"{row.name:<44} {figures}", flush=True)
     if errors:
         print(f"median {median(map(abs, errors.values())):.1%} of {len(errors)} rows")
     if options.csv:

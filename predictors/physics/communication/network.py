@@ -2,10 +2,10 @@
 
 What NCCL's tuning model chooses from (ncclTopoTuneModel in src/graph/tuning.cc, NCCL 2.27): an
 algorithm and a protocol, of which each has a latency for each step and a share of the bandwidth;
-the least of their sums is taken, as NCCL does. NCCL's rings enter and leave a node once through each of its cards, so a group of whole nodes has
-all their cards; a group that takes one GPU of each node, as data parallelism across tensor
-parallelism does, has one. Bandwidths, base and the latency of a crossing are the topology's: priors until it was
-measured.
+the least of their sums is taken, as NCCL does. NCCL's rings enter and leave a node once through
+each of its cards, so a group of whole nodes has all their cards; a group that takes one GPU of each
+node, as data parallelism across tensor parallelism does, has one. Bandwidths, base and the latency
+of a crossing are the topology's: priors until it was measured.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ __all__ = ["Crossing", "Inside", "network_us"]
 
 #: What a collective of a kind takes inside one node: kind, ranks, bytes of a rank's full buffer.
 Inside = Callable[[str, int, float], float]
-
 
 
 class _Protocol(NamedTuple):
@@ -74,8 +73,9 @@ class Crossing:
     node, `cards_gbps` what the cards of the emptiest node reach together, `card_gbps` those that
     one GPU has, one direction each, 1e9 bytes per second. `base_us` is added once, `hop_us` for
     each crossing. `reduces`: the network's switches add up, so that an all-reduce crosses once;
-    `adds_inside`: those inside nodes do. `ll_gbps` is the most that protocol LL reaches, `has_ll128`
-    whether LL128 is used (NVLink inside nodes, from V100 on), `is_pcie` that nodes have no NVLink.
+    `adds_inside`: those inside nodes do. `ll_gbps` is the most that protocol LL reaches,
+    `has_ll128` whether LL128 is used (NVLink inside nodes, from V100 on), `is_pcie` that nodes have
+    no NVLink.
     """
 
     num_ranks: int
