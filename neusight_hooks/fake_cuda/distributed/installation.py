@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
-from neusight.fake_cuda.distributed.backends import Backends
 from neusight.fake_cuda.distributed.collectives import collective_handlers
 from neusight.fake_cuda.distributed.communication import Communication
-from neusight.fake_cuda.distributed.groups import Groups
+from neusight.fake_cuda.distributed.groups import Backends, Groups
 from neusight.fake_cuda.distributed.objects import Objects, install_objects
 from neusight.fake_cuda.distributed.peers.cpu_tensors import CpuBatches, cpu_handlers
 from neusight.fake_cuda.distributed.peers.link import Link, SingleRankLink

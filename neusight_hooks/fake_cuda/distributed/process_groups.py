@@ -15,8 +15,8 @@ import torch.distributed.distributed_c10d as c10d
 from torch.distributed import device_mesh
 from torch.testing._internal.distributed import fake_pg  # registers the backend "fake"
 
-from neusight.fake_cuda.distributed.backends import FAKE_BACKEND, Backends
 from neusight.fake_cuda.distributed.communication import Communication
+from neusight.fake_cuda.distributed.groups import FAKE_BACKEND, Backends
 from neusight.fake_cuda.distributed.objects import Objects
 from neusight.fake_cuda.distributed.peers.cpu_tensors import CpuBatches
 from neusight.fake_cuda.distributed.peers.key_store import KeyStore, key_store_classes
