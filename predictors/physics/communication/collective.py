@@ -7,6 +7,7 @@ Constants fitted on a sample of data/modern's nccl-tests rows on NVSwitch (1,440
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from neusight.predictors.clusters.placement import GroupPlacement, placement_of
 from neusight.predictors.clusters.topology import Level
@@ -196,26 +197,31 @@ def _between_us(
     """A collective of ranks that only a network joins."""
     reached = network.gbps * network.share / network.oversubscription
     inside = place.inside
-    return network_us(
-        name,
-        size.num_bytes,
-        Crossing(
-            num_ranks=size.world_size,
-            num_nodes=place.num_islands,
-            least=place.least,
-            most=place.most,
-            link_gbps=inside_gbps(gpu, inside, world_size=place.most),
-            cards_gbps=reached * place.cards,
-            card_gbps=reached * place.cards_of_one,
-            base_us=network.base_us,
-            hop_us=network.hop_us,
-            inside=lambda kind, ranks, moved: _inside_us(kind, ranks, moved, gpu, inside),
-            reduces=network.sharp,
-            adds_inside=switches_add_up(gpu) and inside.kind == "switch" and place.most > 1,
-            ll_gbps=_ll_gbps(gpu, place.num_islands),
-            has_ll128=inside.kind != "pcie" and gpu.compute_capability in _LL128_CAPABILITIES,
-            is_pcie=inside.kind == "pcie",
-        ),
+    group = Crossing(
+        num_ranks=size.world_size,
+        num_nodes=place.num_islands,
+        least=place.least,
+        most=place.most,
+        link_gbps=inside_gbps(gpu, inside, world_size=place.most),
+        cards_gbps=reached * place.cards,
+        card_gbps=reached * place.cards_of_one,
+        base_us=network.base_us,
+        hop_us=network.hop_us,
+        inside=lambda kind, ranks, moved: _inside_us(kind, ranks, moved, gpu, inside),
+        reduces=network.sharp,
+    )
+    return network_us(name, size.num_bytes, _with_protocols(group, gpu, inside))
+
+
+def _with_protocols(group: Crossing, gpu: GPU, inside: Level) -> Crossing:
+    """The same with what NCCL may use on such GPUs, joined so inside nodes."""
+    is_pcie = inside.kind == "pcie"
+    return replace(
+        group,
+        adds_inside=switches_add_up(gpu) and inside.kind == "switch" and group.most > 1,
+        ll_gbps=_ll_gbps(gpu, group.num_nodes),
+        has_ll128=not is_pcie and gpu.compute_capability in _LL128_CAPABILITIES,
+        is_pcie=is_pcie,
     )
 
 
