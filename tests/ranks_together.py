@@ -23,7 +23,7 @@ def run_together(program: Callable[[], Any], world_size: int) -> list[Any]:
         rank = Rank(index, world_size)
         session = Session(SessionOptions(options, rank=rank, link=link, allow_writes=True))
         with session:
-            dist.init_process_group("nccl")
+            dist.init_process_group("cpu:gloo,cuda:nccl")
             return "well", program()
 
     ranks = run_side_by_side(work, ranks=range(world_size), wait_s=600)

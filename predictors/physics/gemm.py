@@ -417,7 +417,9 @@ def _older_kernels_flops(kernel: Kernel) -> float:
         return _OLDER_TF32_FLOPS
     itemsize = int(DTYPE_BYTES[kernel.dtype])
     axes = {*_ROW_ENDS.get(kernel.layout, ("m", "k")), "n"}
-    alignment = min(math.gcd(getattr(kernel.size, axis) * itemsize, _ALIGNED_BYTES) for axis in axes)
+    alignment = min(
+        math.gcd(getattr(kernel.size, axis) * itemsize, _ALIGNED_BYTES) for axis in axes
+    )
     return _OLDER_KERNELS_FLOPS.get(max(2, alignment), math.inf)
 
 

@@ -1,6 +1,7 @@
 """How long a product takes whose weight is stored in fewer bits and unpacked inside the kernel.
 
-Few rows stream the packed weight and its scales. More rows multiply at the rate of the activations'
+Few rows stream the packed weight and its scales, as fast as the DRAM gives them or, by tinygemm, as
+its warps ask for them. More rows multiply at the rate of the activations'
 dtype, and the same threads unpack the weight once for each group of rows that share it; each group
 reads the packed weight again from the L2.
 """
@@ -32,6 +33,16 @@ _L2_BYTES = 101.0
 #: layers (that of plain products, `GemmConstants.weight_reach`).
 _WEIGHT_REACH = 0.106
 
+#: tinygemm (tinygemm_m16n8k16_chunk_kernel): a CTA of eight warps has 8 columns; in an iteration a
+#: warp loads 128 of their weights (eight k-tiles of 16) and uses them before it loads more, so that
+#: each costs a latency of the DRAM: 950 clocks, half of what a step of a norm's two passes takes
+#: (`memory_bound.rows`, data/kernelbench). Its tiles of A and B take about 90 registers a thread,
+#: which leaves room for two CTAs on an SM.
+_CTA_COLUMNS = 8
+_WEIGHTS_AN_ITERATION = 8 * 128
+_LATENCY_CLOCKS = 950.0
+_CTAS_AT_ONCE = 2
+
 #: Half width of the 80 % interval. A prior: no table has such kernels.
 SPREAD = 0.4
 
@@ -51,14 +62,25 @@ def packed_timing(kernel: Kernel, gpu: GPU, tiled: PhysicalTime) -> PhysicalTime
     l2_us = passes * max(0.0, weight_bytes) / (_L2_BYTES * clocks)
     unpack_us = passes * size.n * size.k * _UNPACK_INSTRUCTIONS / (_ISSUED_THREADS * clocks)
     arithmetic_us = flop_roofline_us(kernel, gpu) / _utilization(kernel, gpu)
-    work_us = smooth_maximum(dram_us, l2_us, unpack_us + arithmetic_us)
+    stream_us = max(dram_us, l2_us)
+    if kernel.variant == "packed_16_rows":
+        stream_us = smooth_maximum(stream_us, _waiting_us(size, passes, gpu))
+    work_us = smooth_maximum(stream_us, unpack_us + arithmetic_us)
     if size.m > _MOST_STREAMED_ROWS:  # tiles and waves, and the unpacking in the same threads
         work_us = max(work_us, tiled.time_us + unpack_us)
-    is_streaming = max(dram_us, l2_us) >= unpack_us + arithmetic_us
+    is_streaming = stream_us >= unpack_us + arithmetic_us
     bound: Bound = "memory" if is_streaming else "compute"
     if work_us < gpu.floor_us:
         bound = "launch"
     return replace(tiled, time_us=gpu.floor_us + work_us, bound=bound, spread=SPREAD)
+
+
+def _waiting_us(size: GemmSize, passes: int, gpu: GPU) -> float:
+    """What tinygemm's warps wait for their loads, one after the other."""
+    num_ctas = passes * -(-size.n // _CTA_COLUMNS)
+    waves = max(1.0, num_ctas / (gpu.num_sms * _CTAS_AT_ONCE))
+    iterations = -(-size.k // _WEIGHTS_AN_ITERATION)
+    return waves * iterations * _LATENCY_CLOCKS * 1e6 / gpu.clock_hz
 
 
 def _utilization(kernel: Kernel, gpu: GPU) -> float:

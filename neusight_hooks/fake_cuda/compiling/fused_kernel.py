@@ -97,17 +97,27 @@ def described(name: str, source: str, nodes: Sequence[Any], kernel: Any) -> Fuse
         if kind != "pointwise" or not prefix.startswith("r")  # no argument of its launches
     }
     loops = loads_by_loop(source)
+    rows = _rows_of_a_cta(kind)
     return FusedKernel(
         name=name,
         kind=kind,
         numels=tuple(numels.items()),
         buffers=tuple(_buffers(kernel, numels, loops, is_whole=kind in ("foreach", "template"))),
-        num_operations=num_operations(source),
-        num_instructions=0 if kind == "template" else num_instructions(source),
+        num_operations=num_operations(source, rows=rows),
+        num_instructions=0 if kind == "template" else num_instructions(source, rows=rows),
         along_columns=reads_along_columns(source),
         origins=ops_of(nodes),
         attention=attention_of(kernel),
     )
+
+
+def _rows_of_a_cta(kind: Kind) -> int:
+    """Rows of a reduction that a CTA takes at once: one by Inductor's first choice for long rows,
+    more where it tunes by coordinate descent (max-autotune)."""
+    from torch._inductor import config
+
+    tunes = kind == "reduction" and config.coordinate_descent_tuning
+    return _TUNED_ROWS if tunes else 1
 
 
 def _hint(size: Any) -> int:
@@ -174,16 +184,18 @@ def _touched(
 def _num_indices(kernel: Any, accesses: Mapping[str, Iterable[Any]]) -> int | None:
     """Combinations of the integers that a kernel loads, which an indirect access may look up. None
     where it may look up one that it computes of its loop variables, as upsampling does."""
+    import torch
     from torch._inductor.dependencies import MemoryDep
     from torch._inductor.virtualized import V
 
     bodies = (getattr(node, "_body", None) for node in kernel.features.scheduler_nodes())
     if any(body is None or body.has_op("index_expr") for body in bodies):
         return None
+    index_types = (torch.int32, torch.int64)  # fewer bits are quantized weights
     loads = {
         (buffer, access.index): _num_places(access)
         for buffer, of_buffer in accesses.items()
-        if not V.graph.get_dtype(buffer).is_floating_point
+        if V.graph.get_dtype(buffer) in index_types
         for access in of_buffer
         if isinstance(access, MemoryDep) and not access.is_indirect()
     }
@@ -245,6 +257,14 @@ _INDEX_DIVISION = 5
 #: judged: 13-14.
 _GUARDED_LOAD = 12
 
+#: Rows of a CTA that coordinate descent is taken to find for rows of thousands of elements: with
+#: blocks of 2048 elements and 16 warps, Inductor's own, 32 sums a thread. A prior.
+_TUNED_ROWS = 8
+#: A line that defines a value, the values that it uses, and what tells rows apart.
+_DEFINED = re.compile(r"\s*(_?tmp\d+) = ")
+_NAME = re.compile(r"\b_?tmp\d+\b")
+_ROW = re.compile(r"\b[xyz]\d+\b|\b[xyz](?:index|mask)\b|XBLOCK|YBLOCK")
+
 _CALL = re.compile(r"\.(\w+)\(")
 _GUARD = re.compile(r"tl\.load\(.*,.*tmp\d")
 _INDEX = re.compile(r"\s*[xyz]\d+ = ")
@@ -284,24 +304,54 @@ def reads_along_columns(source: str) -> bool:
     return stated is not None and int(stated[1]) > int(stated[2])
 
 
-def num_operations(source: str) -> int:
-    """Values that the kernel computes for each element, at least one."""
-    return max(1, sum(bool(_VALUE.match(line)) for line in source.splitlines()))
+def num_operations(source: str, *, rows: int = 1) -> int:
+    """Values that the kernel computes for each element, at least one; `rows` of a reduction share
+    those that are the same for each."""
+    lines = source.splitlines()
+    return max(1, _shared_among(rows, lines, [int(bool(_VALUE.match(line))) for line in lines]))
 
 
-def num_instructions(source: str) -> int:
+def num_instructions(source: str, *, rows: int = 1) -> int:
     """Instructions of a thread for each element: of a kernel that loops over rows those of its
-    loops.
+    loops. `rows` of a reduction share what is the same for each.
 
     >>> num_instructions("tmp0 = tl.load(in_ptr0 + (x0), None)\\ntmp1 = libdevice.tanh(tmp0)")
     22
     """
     lines = source[max(0, source.rfind("@triton.jit")) :].splitlines()
-    return sum(map(_instructions, _inside_loops(lines) or lines))
+    inside = _are_inside_loops(lines)
+    if not any(inside):
+        inside = [True] * len(lines)
+    counts = [_instructions(line) * counted for line, counted in zip(lines, inside, strict=True)]
+    return _shared_among(rows, lines, counts)
 
 
-def _inside_loops(lines: Sequence[str]) -> list[str]:
-    found: list[str] = []
+def _shared_among(rows: int, lines: Sequence[str], counts: Sequence[int]) -> int:
+    """The sum of the lines' counts, where so many rows share those that are the same for each."""
+    if rows == 1:
+        return sum(counts)
+    columns = list(_are_of_columns(lines))
+    own = sum(count for count, is_shared in zip(counts, columns, strict=True) if not is_shared)
+    shared = sum(counts) - own
+    return own + -(-shared // rows)
+
+
+def _are_of_columns(lines: Iterable[str]) -> Iterator[bool]:
+    """Of each line, whether it gives a value that goes by the place in the row alone: Triton
+    computes those as one row, of shape [1, R0_BLOCK], whatever the rows of the CTA."""
+    names: set[str] = set()
+    for line in lines:
+        defined = _DEFINED.match(line)
+        used = set(_NAME.findall(line[defined.end() :])) if defined else set()
+        is_of_columns = defined is not None and not _ROW.search(line) and used <= names
+        if defined is not None:
+            (names.add if is_of_columns else names.discard)(defined[1])
+        yield is_of_columns
+
+
+def _are_inside_loops(lines: Sequence[str]) -> list[bool]:
+    """Of each line, whether it is one of a loop over the elements of a row."""
+    found: list[bool] = []
     indent = -1
     for line in lines:
         loop = _LOOP.match(line)
@@ -309,8 +359,7 @@ def _inside_loops(lines: Sequence[str]) -> list[str]:
             indent = len(loop[1])
         elif line.strip() and len(line) - len(line.lstrip()) <= indent:
             indent = -1
-        elif indent >= 0:
-            found.append(line)
+        found.append(indent >= 0 and not loop)
     return found
 
 

@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from neusight.fake_cuda.distributed.collectives import collective_handlers
 from neusight.fake_cuda.distributed.communication import Communication
-from neusight.fake_cuda.distributed.groups import Groups
+from neusight.fake_cuda.distributed.groups import Backends, Groups
 from neusight.fake_cuda.distributed.objects import Objects, install_objects
 from neusight.fake_cuda.distributed.peers.cpu_tensors import CpuBatches, cpu_handlers
 from neusight.fake_cuda.distributed.peers.link import Link, SingleRankLink
@@ -62,9 +62,10 @@ def install_distributed(
     recorder.handlers.update(collective_handlers(communication))
     recorder.handlers.update(synchronized_norm_handlers())
     batches = CpuBatches()
-    recorder.cpu_handlers.update(cpu_handlers(objects, batches))
+    backends = Backends()
+    recorder.cpu_handlers.update(cpu_handlers(objects, batches, backends.require_cpu))
     install_process_groups(
-        patches, communication, own, objects, link, batches, is_stated=rank is not None
+        patches, communication, own, objects, link, batches, backends, is_stated=rank is not None
     )
     install_objects(patches, objects)
     install_replicas(patches)

@@ -16,6 +16,7 @@ from torch.distributed import device_mesh
 from torch.testing._internal.distributed import fake_pg  # registers the backend "fake"
 
 from neusight.fake_cuda.distributed.communication import Communication
+from neusight.fake_cuda.distributed.groups import FAKE_BACKEND, Backends
 from neusight.fake_cuda.distributed.objects import Objects
 from neusight.fake_cuda.distributed.peers.cpu_tensors import CpuBatches
 from neusight.fake_cuda.distributed.peers.key_store import KeyStore, key_store_classes
@@ -30,9 +31,6 @@ _NCCL_VERSION = (2 << 32) | (27 << 16) | 7
 
 #: After which NCCL gives a collective up, where it is not stated (torch 2.13: ten minutes).
 _NCCL_TIMEOUT = timedelta(minutes=10)
-
-#: The backend that runs all groups; torch's tests use it for the same purpose.
-_FAKE_BACKEND = "fake"
 
 assert fake_pg is not None
 
@@ -59,12 +57,12 @@ def install_process_groups(
     objects: Objects,
     link: Link,
     batches: CpuBatches,
+    backends: Backends,
     *,
     is_stated: bool,
 ) -> None:
     """From here on process groups of any backend are there, and only ranks that run are waited
     for."""
-    backends = _Backends()
     stores = _Stores(link)
     _install_rendezvous(patches, rank, stores, is_stated=is_stated)
     _install_groups(patches, backends, stores)
@@ -147,25 +145,7 @@ def _leave_groups(before: Set[Any]) -> None:
         dist.destroy_process_group(group)
 
 
-class _Backends:
-    """What backend the program asked for, by the group's name."""
-
-    def __init__(self) -> None:
-        self._names: dict[str, str] = {}
-
-    def note(self, group: Any, wanted: object) -> None:
-        """The group is to have that backend; where it has one a device, that of the GPU."""
-        text = str(wanted or "nccl").lower()
-        by_device = dict(part.split(":", 1) for part in text.split(",") if ":" in part)
-        self._names[group.group_name] = by_device.get("cuda", "nccl" if by_device else text)
-
-    def name_of(self, group: Any) -> str:
-        """What get_backend answers."""
-        name = self._names.get(group.group_name, "nccl")
-        return "nccl" if name in ("undefined", _FAKE_BACKEND, "none") else name
-
-
-def _install_groups(patches: Patches, backends: _Backends, stores: _Stores) -> None:
+def _install_groups(patches: Patches, backends: Backends, stores: _Stores) -> None:
     make_group = c10d._new_process_group_helper
     real_get_backend = c10d.get_backend
 
@@ -182,7 +162,7 @@ def _install_groups(patches: Patches, backends: _Backends, stores: _Stores) -> N
         kwargs.pop("device_id", None)
         own = stores.make(f"group {group_name}")
         made = make_group(
-            group_size, group_rank, ranks, _FAKE_BACKEND, own, group_name, None, **kwargs
+            group_size, group_rank, ranks, FAKE_BACKEND, own, group_name, None, **kwargs
         )
         group = made[0]
         if group is not None and group is not c10d.GroupMember.NON_GROUP_MEMBER:
@@ -230,7 +210,7 @@ def _install_nccl(patches: Patches) -> None:
 
 
 def _install_barrier(
-    patches: Patches, communication: Communication, backends: _Backends, objects: Objects
+    patches: Patches, communication: Communication, backends: Backends, objects: Objects
 ) -> None:
     real_barrier = c10d.barrier
 

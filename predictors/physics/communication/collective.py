@@ -7,6 +7,7 @@ Constants fitted on a sample of data/modern's nccl-tests rows on NVSwitch (1,440
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from neusight.predictors.clusters.placement import GroupPlacement, placement_of
 from neusight.predictors.clusters.topology import Level
@@ -64,6 +65,13 @@ _NVLS = {9: (5, 0.585), 10: (6, 0.50)}
 #: Bytes of an element from which on they can (PTX ISA, multimem.ld_reduce: f16, bf16, f32 and
 #: wider, integers of 32 bits): rows of int8 are as slow as rings.
 _NVLS_ITEM_BYTES = 2
+
+#: What protocol LL reaches between two nodes and between more, 1e9 bytes per second, before Hopper
+#: and from it on, and the GPUs on which LL128 is used (NCCL 2.27, src/graph/tuning.cc: llMaxBws,
+#: protoEnable).
+_LL_GBPS = {False: (22.5, 19.0), True: (45.0, 35.0)}
+_HOPPER = (9, 0)
+_LL128_CAPABILITIES = frozenset({(7, 0), (8, 0), (9, 0), (10, 0), (12, 0)})
 
 #: Half width of the 80 % interval on switched NVLink.
 _SPREAD = 0.25
@@ -189,23 +197,37 @@ def _between_us(
     """A collective of ranks that only a network joins."""
     reached = network.gbps * network.share / network.oversubscription
     inside = place.inside
-    return network_us(
-        name,
-        size.num_bytes,
-        Crossing(
-            num_ranks=size.world_size,
-            num_nodes=place.num_islands,
-            least=place.least,
-            most=place.most,
-            link_gbps=inside_gbps(gpu, inside, world_size=place.most),
-            cards_gbps=reached * place.cards,
-            card_gbps=reached * place.cards_of_one,
-            base_us=network.base_us,
-            hop_us=network.hop_us,
-            inside=lambda kind, ranks, moved: _inside_us(kind, ranks, moved, gpu, inside),
-            reduces=network.sharp,
-        ),
+    group = Crossing(
+        num_ranks=size.world_size,
+        num_nodes=place.num_islands,
+        least=place.least,
+        most=place.most,
+        link_gbps=inside_gbps(gpu, inside, world_size=place.most),
+        cards_gbps=reached * place.cards,
+        card_gbps=reached * place.cards_of_one,
+        base_us=network.base_us,
+        hop_us=network.hop_us,
+        inside=lambda kind, ranks, moved: _inside_us(kind, ranks, moved, gpu, inside),
+        reduces=network.sharp,
     )
+    return network_us(name, size.num_bytes, _with_protocols(group, gpu, inside))
+
+
+def _with_protocols(group: Crossing, gpu: GPU, inside: Level) -> Crossing:
+    """The same with what NCCL may use on such GPUs, joined so inside nodes."""
+    is_pcie = inside.kind == "pcie"
+    return replace(
+        group,
+        adds_inside=switches_add_up(gpu) and inside.kind == "switch" and group.most > 1,
+        ll_gbps=_ll_gbps(gpu, group.num_nodes),
+        has_ll128=not is_pcie and gpu.compute_capability in _LL128_CAPABILITIES,
+        is_pcie=is_pcie,
+    )
+
+
+def _ll_gbps(gpu: GPU, num_nodes: int) -> float:
+    two, more = _LL_GBPS[gpu.compute_capability >= _HOPPER]
+    return two if num_nodes <= 2 else more
 
 
 def _growth(world_size: int) -> float:

@@ -1,9 +1,11 @@
-"""Collectives between nodes: rings, trees and two levels, over the network cards of those that take
-part.
+"""Collectives between nodes: rings and trees, over the network cards of those that take part.
 
-NCCL's rings enter and leave a node once through each of its cards, so a group of whole nodes has
-all their cards; a group that takes one GPU of each node, as data parallelism across tensor
-parallelism does, has one. Shares and latencies are the topology's: priors until it was measured.
+What NCCL's tuning model chooses from (ncclTopoTuneModel in src/graph/tuning.cc, NCCL 2.27): an
+algorithm and a protocol, of which each has a latency for each step and a share of the bandwidth;
+the least of their sums is taken, as NCCL does. NCCL's rings enter and leave a node once through
+each of its cards, so a group of whole nodes has all their cards; a group that takes one GPU of each
+node, as data parallelism across tensor parallelism does, has one. Bandwidths, base and the latency
+of a crossing are the topology's: priors until it was measured.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from neusight.predictors.physics.roofline import sent_bytes
 
@@ -19,20 +22,47 @@ __all__ = ["Crossing", "Inside", "network_us"]
 #: What a collective of a kind takes inside one node: kind, ranks, bytes of a rank's full buffer.
 Inside = Callable[[str, int, float], float]
 
-#: What a step inside a node adds over NVLink, by NCCL's tuning table (2.7 to 14 µs a crossing).
-_STEP_US = 0.6
 
-#: The share of a ring's bandwidth that a tree reaches, by NCCL's tuning table.
-_TREE_SHARE = 0.92
+class _Protocol(NamedTuple):
+    """What a step takes inside a node over NVLink and over PCIe, µs, what a crossing and the start
+    take beyond LL's in a ring (`hop_us` and `base_us` of a topology), and the share of the
+    bandwidth."""
+
+    step_us: float
+    pcie_step_us: float
+    hop_us: float
+    base_us: float
+    share: float
+
+
+#: NCCL's table: inside 0.6, 1.9 and 3.4 µs a step (PCIe 1.0, 2.5, 5.7), a crossing 2.7, 4.0 and
+#: 14.0, at the start 6.6, 14.0 and 8.4; of the bandwidth a quarter, 120/128, and all of it.
+_RING = (
+    _Protocol(0.6, 1.0, 0.0, 0.0, 0.25),  # LL
+    _Protocol(1.9, 2.5, 1.3, 7.4, 0.92),  # LL128
+    _Protocol(3.4, 5.7, 11.3, 1.8, 1.0),  # Simple
+)
+#: Trees: inside 0.6, 1.25 and 4.0 (PCIe 1.0, 1.9, 4.0), a crossing 5.0, 8.5 and 14, at the start
+#: 6.8, 14.0 and 0; 0.92 of the bandwidth, of that 1/3.8, 120/128 and all.
+_TREE = (
+    _Protocol(0.6, 1.0, 2.3, 0.2, 0.92 / 3.8),
+    _Protocol(1.25, 1.9, 5.8, 7.4, 0.92 * 120 / 128),
+    _Protocol(4.0, 4.0, 11.3, -6.6, 0.92),
+)
+#: Of these LL and LL128, by their place.
+_LL, _LL128 = 0, 1
+#: Switches that add up inside nodes, with a tree between them (NVLSTree): the latency inside, of a
+#: crossing beyond LL's, and the share of the bandwidth, of which more than two nodes get half.
+_SWITCH_TREE_US = 25.0
+_SWITCH_TREE_HOP_US = 11.3
+_SWITCH_TREE_SHARE = 5 / 6
+
+#: The share of its bandwidth that LL128 reaches where a GPU sends what it received over its own
+#: card, one GPU of each node.
+_ALONE_SHARE = 0.7
 
 #: What the shorter of two overlapping levels adds to the longer one, as a share of it.
 _EXPOSED_SHARE = 0.3
-
-#: Nodes up to which the crossings of a level follow each other; beyond, trees shorten them.
-_RING_NODES = 8
-
-#: Kinds that are done inside nodes first, and between them with what is left.
-_TWO_LEVELS = ("all_reduce", "all_gather", "reduce_scatter")
 
 
 @dataclass(frozen=True)
@@ -42,7 +72,10 @@ class Crossing:
     `least` and `most` ranks of a node take part. `link_gbps` is what a rank reaches inside its
     node, `cards_gbps` what the cards of the emptiest node reach together, `card_gbps` those that
     one GPU has, one direction each, 1e9 bytes per second. `base_us` is added once, `hop_us` for
-    each crossing. `reduces`: the switches add up, so that an all-reduce crosses once.
+    each crossing. `reduces`: the network's switches add up, so that an all-reduce crosses once;
+    `adds_inside`: those inside nodes do. `ll_gbps` is the most that protocol LL reaches,
+    `has_ll128` whether LL128 is used (NVLink inside nodes, from V100 on), `is_pcie` that nodes have
+    no NVLink.
     """
 
     num_ranks: int
@@ -56,6 +89,10 @@ class Crossing:
     hop_us: float
     inside: Inside
     reduces: bool = False
+    adds_inside: bool = False
+    ll_gbps: float = 20.4
+    has_ll128: bool = True
+    is_pcie: bool = False
 
     @property
     def bus_gbps(self) -> float:
@@ -72,14 +109,31 @@ def network_us(kind: str, num_bytes: float, group: Crossing) -> float:
         return group.base_us + num_bytes / (group.card_gbps * 1e3)
     if kind == "all_to_all":
         return _exchange_us(num_bytes, group)
-    ways = [_ring_us(kind, num_bytes, group)]
+    ways = [_ring_us(kind, num_bytes, group, at) for at in _protocols(group)]
     if kind == "all_reduce":
-        ways.append(_tree_us(num_bytes, group))
-    if kind in _TWO_LEVELS and group.least > 1:
-        ways.append(_two_levels_us(kind, num_bytes, group))
-    if kind == "all_reduce" and group.reduces:
-        ways.append(_switches_us(num_bytes, group))
+        ways += [_tree_us(num_bytes, group, at) for at in _protocols(group)]
+        if group.adds_inside and group.least > 1:
+            ways.append(_switch_tree_us(num_bytes, group))
+        if group.reduces:
+            ways.append(_switches_us(num_bytes, group))
     return min(ways)
+
+
+def _protocols(group: Crossing) -> list[int]:
+    return [at for at in range(len(_RING)) if at != _LL128 or group.has_ll128]
+
+
+def _reached_gbps(group: Crossing, table: tuple[_Protocol, ...], at: int) -> float:
+    share = table[at].share
+    if at == _LL:
+        return min(group.ll_gbps, share * group.bus_gbps)
+    return (_ALONE_SHARE if at == _LL128 and group.most == 1 else share) * group.bus_gbps
+
+
+def _latency_us(group: Crossing, protocol: _Protocol, steps: float, crossings: float) -> float:
+    step_us = protocol.pcie_step_us if group.is_pcie else protocol.step_us
+    hop_us = group.hop_us + protocol.hop_us
+    return max(0.0, group.base_us + protocol.base_us) + steps * step_us + crossings * hop_us
 
 
 def _exchange_us(num_bytes: float, group: Crossing) -> float:
@@ -92,30 +146,31 @@ def _exchange_us(num_bytes: float, group: Crossing) -> float:
     return max(outside_us, own / (group.link_gbps * 1e3))
 
 
-def _ring_us(kind: str, num_bytes: float, group: Crossing) -> float:
+def _ring_us(kind: str, num_bytes: float, group: Crossing, at: int) -> float:
     """All ranks in rings that cross each border once."""
     passes = 2.0 if kind == "all_reduce" else 1.0
-    crossings = passes * group.num_nodes
+    crossings = 2.0 * group.num_nodes if kind == "all_reduce" else group.num_nodes - 1.0
     steps = max(0.0, passes * (group.num_ranks - 1) - crossings)
     wire = sent_bytes(kind, num_bytes, group.num_ranks)
-    bus_gbps = group.bus_gbps
-    latency_us = group.base_us + steps * _STEP_US + crossings * group.hop_us
-    return latency_us + wire / (bus_gbps * 1e3)
+    wire_us = wire / (_reached_gbps(group, _RING, at) * 1e3)
+    return _latency_us(group, _RING[at], steps, crossings) + wire_us
 
 
-def _tree_us(num_bytes: float, group: Crossing) -> float:
+def _tree_us(num_bytes: float, group: Crossing, at: int) -> float:
     """Up a tree of nodes and down again, as few crossings as there can be."""
-    depth_us = 2.0 * ((group.most - 1) * _STEP_US + 2.0 * math.log2(group.num_nodes) * group.hop_us)
-    return group.base_us + depth_us + 2.0 * num_bytes / (group.bus_gbps * _TREE_SHARE * 1e3)
+    wire_us = 2.0 * num_bytes / (_reached_gbps(group, _TREE, at) * 1e3)
+    crossings = 2.0 * math.log2(group.num_nodes)
+    return _latency_us(group, _TREE[at], 2.0 * (group.most - 1), crossings) + wire_us
 
 
-def _two_levels_us(kind: str, num_bytes: float, group: Crossing) -> float:
-    """Inside nodes, and each rank with those of the same place on the others, at once."""
-    crossings = (2.0 if kind == "all_reduce" else 1.0) * (group.num_nodes - 1)
-    if group.num_nodes > _RING_NODES:
-        crossings *= (_RING_NODES + math.log2(group.num_nodes)) / group.num_nodes
-    wire = sent_bytes(kind, num_bytes / group.least, group.num_nodes)
-    return _joined(kind, num_bytes, group, crossings, wire)
+def _switch_tree_us(num_bytes: float, group: Crossing) -> float:
+    """Added up in the switches of each node, and in a tree of nodes; never faster than inside."""
+    crossings = 2.0 * math.log2(group.num_nodes)
+    latency_us = _SWITCH_TREE_US + crossings * (group.hop_us + _SWITCH_TREE_HOP_US)
+    cards_gbps = group.cards_gbps if group.num_nodes <= 2 else group.cards_gbps / 2
+    reached = _SWITCH_TREE_SHARE * min(group.link_gbps, cards_gbps)
+    inner_us = group.inside("all_reduce", group.most, num_bytes)
+    return group.base_us + latency_us + max(inner_us, num_bytes / (reached * 1e3))
 
 
 def _switches_us(num_bytes: float, group: Crossing) -> float:

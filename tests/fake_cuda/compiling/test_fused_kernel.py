@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from compiled_net import steady
+from torch._inductor import config as inductor_config
 
 import neusight
 from neusight.fake_cuda.compiling.fused_kernel import (
@@ -63,6 +64,72 @@ def test_values_are_counted_once_each_without_loads_and_casts() -> None:
 def test_instructions_of_a_loop_are_those_of_each_element() -> None:
     assert num_instructions(LOOPED) == 2 + 3  # load, maximum; load, difference, store
     assert num_instructions(LOOPED.replace("tmp4 - tmp2", "tl_math.exp(tmp4)")) == 2 + 3 + 6
+
+
+#: A product of a vector, activated first, with a matrix, as torch 2.13 writes it (shortened).
+MATRIX_VECTOR = """
+def triton_red_fused_mm_silu_0(in_ptr0, in_ptr1, out_ptr0, xnumel, r0_numel):
+    tmp7 = tl.load(in_ptr2 + (0))
+    x0 = xindex
+    for r0_offset in tl.range(0, r0_numel, R0_BLOCK):
+        tmp0 = tl.load(in_ptr0 + (r0_1 + 11008*tmp7), r0_mask, other=0.0)
+        tmp1 = tl.load(in_ptr1 + (r0_1 + 11008*x0), r0_mask, other=0.0)
+        tmp2 = libdevice.exp(tmp0)
+        tmp3 = tmp2 + tmp0
+        tmp4 = tmp3 * tmp1
+        tmp5 = tl.broadcast_to(tmp4, [XBLOCK, R0_BLOCK])
+        tmp6 = _tmp5 + tmp5
+    tmp5 = tl.sum(_tmp5, 1)[:, None]
+    tl.store(out_ptr0 + (x0), tmp5, None)
+"""
+
+
+def test_rows_of_a_cta_share_what_is_computed_of_their_columns_alone() -> None:
+    alone = num_instructions(MATRIX_VECTOR)  # loads 1 + 1, exp 7, sum 1, product 1, sum 1
+
+    assert alone == 12
+    assert num_instructions(MATRIX_VECTOR, rows=8) == 3 + 2  # 9 of them are shared: 2 a row
+    assert num_operations(MATRIX_VECTOR) - num_operations(MATRIX_VECTOR, rows=8) == 1
+
+
+def activated_product(**settings: bool) -> OpSignature:
+    def product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return (torch.nn.functional.silu(x) * weight).sum(1)
+
+    with neusight.forecast_on("A100") as forecast, inductor_config.patch(settings):
+        weight = torch.randn(4096, 11008, device="cuda")
+        x = torch.randn(11008, device="cuda")
+        run: Any = torch.compile(product)
+        for _ in range(2):
+            run(x, weight)
+            torch.cuda.synchronize()
+            forecast.step()
+    return launch(forecast)
+
+
+def test_coordinate_descent_lets_a_cta_take_more_rows_at_once() -> None:
+    plain = activated_product().by_name
+    tuned = activated_product(coordinate_descent_tuning=True).by_name
+
+    assert tuned["bytes_read"] == plain["bytes_read"]
+    assert int(str(tuned["num_instructions"])) < int(str(plain["num_instructions"])) / 2
+
+
+def test_a_quantized_weight_beside_a_table_is_no_index_into_it() -> None:
+    def product(ids: torch.Tensor, table: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return (table[ids] * weight.to(table.dtype)).sum(1)
+
+    with neusight.forecast_on("H100") as forecast:
+        table = torch.randn(5000, 4096, device="cuda")
+        weight = torch.zeros(1024, 4096, dtype=torch.int8, device="cuda")
+        run: Any = torch.compile(product)
+        for _ in range(2):
+            run(torch.zeros(1, dtype=torch.long, device="cuda"), table, weight)
+            torch.cuda.synchronize()
+            forecast.step()
+    read = int(str(launch(forecast).by_name["bytes_read"]))
+
+    assert read == 8 + 4 * 4096 + 1024 * 4096  # the index, one row of the table, the weight
 
 
 def test_a_load_behind_a_computed_condition_costs_more() -> None:

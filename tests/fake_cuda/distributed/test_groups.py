@@ -1,11 +1,20 @@
-"""Process groups in few words."""
+"""Process groups in few words, and the devices that their backends take."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
+import neusight
 from neusight.fake_cuda.distributed.rank import ranks_text
+
+NO_BACKEND = "No backend type associated with device type cpu"
 
 
 def ranks_of(text: str) -> list[int]:
@@ -29,3 +38,51 @@ def test_ranks_in_equal_steps_take_few_text(first: int, count: int, step: int) -
 
     assert len(text) < 24
     assert ranks_of(text) == list(ranks)
+
+
+@contextmanager
+def two_ranks(backend: str | None) -> Iterator[None]:
+    with neusight.forecast_on("H100", world_size=2):
+        dist.init_process_group(backend)
+        torch.ones(1, device="cuda")
+        yield
+
+
+def test_nccl_alone_refuses_a_tensor_on_the_cpu() -> None:
+    with two_ranks("nccl"):
+        for call in (dist.all_reduce, lambda tensor: dist.send(tensor, 1)):
+            with pytest.raises(RuntimeError, match=NO_BACKEND):
+                call(torch.ones(2))
+
+
+def test_a_group_within_nccl_refuses_it_too() -> None:
+    with two_ranks("nccl"):
+        with pytest.raises(RuntimeError, match=NO_BACKEND):
+            dist.all_reduce(torch.ones(2), group=dist.new_group([0, 1]))
+        dist.all_reduce(torch.ones(2), group=dist.new_group([0, 1], backend="gloo"))
+
+
+@pytest.mark.parametrize("backend", [None, "gloo", "cpu:gloo,cuda:nccl"])
+def test_other_backends_take_it(backend: str | None) -> None:
+    with two_ranks(backend):
+        dist.all_reduce(torch.ones(2))
+        dist.all_reduce(torch.ones(2), group=dist.new_group([0, 1]))
+
+
+def test_objects_travel_under_nccl_by_way_of_the_gpu() -> None:
+    with two_ranks("nccl"):
+        gathered: list[object] = [None, None]
+
+        dist.all_gather_object(gathered, "mine")
+
+        assert gathered[0] == "mine"
+
+
+def test_a_group_that_is_opened_again_has_the_backend_of_then() -> None:
+    with two_ranks("nccl"):
+        dist.destroy_process_group()
+        dist.init_process_group("gloo")
+
+        dist.all_reduce(torch.ones(2), group=dist.new_group([0, 1]))
+
+        assert dist.get_backend() == "gloo"

@@ -84,7 +84,42 @@ def test_a_ring_is_latency_and_wire_bytes_over_the_cards() -> None:
     """Two nodes with a GPU each: two crossings up and two down, no step inside."""
     pair = group(num_ranks=2, num_nodes=2, least=1, most=1, cards_gbps=40.0)
 
-    assert network_us("all_reduce", 4e9, pair) == pytest.approx(10 + 4 * 5 + 4e9 / 40e3)
+    simple_us = 10 + 1.8 + 4 * (5 + 11.3)  # beyond LL's by NCCL's table: 8.4 - 6.6, 14.0 - 2.7
+    assert network_us("all_reduce", 4e9, pair) == pytest.approx(simple_us + 4e9 / 40e3)
+
+
+def test_the_protocol_goes_by_the_size_as_in_nccls_tuning_model() -> None:
+    """All-gather of 32 ranks on 4 nodes: 28 steps inside, 3 crossings."""
+    latencies = {
+        "LL": 10 + 28 * 0.6 + 3 * 5,
+        "LL128": 10 + 7.4 + 28 * 1.9 + 3 * (5 + 1.3),
+        "Simple": 10 + 1.8 + 28 * 3.4 + 3 * (5 + 11.3),
+    }
+    rates = {"LL": 20.4, "LL128": 0.92 * 300, "Simple": 300}
+
+    def expected(protocol: str, num_bytes: float) -> float:
+        return latencies[protocol] + num_bytes * 31 / 32 / (rates[protocol] * 1e3)
+
+    for protocol, num_bytes in (("LL", 2**14), ("LL128", 2**24), ("Simple", 2**32)):
+        found = network_us("all_gather", num_bytes, group())
+        assert found == pytest.approx(expected(protocol, num_bytes))
+        assert all(expected(other, num_bytes) >= found for other in latencies)
+
+
+def test_an_all_gather_of_many_nodes_takes_a_step_for_each_rank() -> None:
+    """512 A100: no tree and no level gathers for a ring."""
+    kernel = Kernel.collective("all_gather", 2**26, 512, num_nodes=64)
+    wire_us = sent_bytes("all_gather", 2**26, 512) / (8 * 25.0 * 0.8 * 0.92 * 1e3)
+
+    taken_us = collective_timing(kernel, find_gpu("A100")).time_us
+
+    assert taken_us > wire_us + 448 * 1.9 + 63 * 5
+
+
+def test_older_gpus_and_pcie_have_no_ll128() -> None:
+    without = network_us("all_gather", 2**24, group(has_ll128=False))
+
+    assert without > network_us("all_gather", 2**24, group())
 
 
 def test_switches_that_add_up_halve_what_crosses() -> None:

@@ -23,6 +23,9 @@ TUNING = (
     "max_autotune_pointwise",
     "coordinate_descent_tuning",
 )
+#: Of those, what chooses blocks of Triton kernels alone, when they first run: what is written stays
+#: the same, and a kernel says for which it is (`FusedKernel`).
+_OF_BLOCKS = frozenset({"coordinate_descent_tuning"})
 
 #: What Inductor has templates for (torch/_inductor/kernel: mm, bmm, conv).
 _PRODUCTS = frozenset(
@@ -76,7 +79,7 @@ def install_tuning(patches: Patches, recorder: Recorder, gpu: GPU) -> None:
         is_max = any(name.startswith("max") for name in names)
         requested.append(("max-autotune" if is_max else names[0], line_of(gm) or "(no line)"))
         try:
-            with config.patch(dict.fromkeys(names, False)):
+            with config.patch({name: False for name in names if name not in _OF_BLOCKS}):
                 return compile_graph(self, gm, *args, **kwargs)
         finally:
             requested.pop()

@@ -68,8 +68,11 @@ class CpuBatches:
         return whole
 
 
-def cpu_handlers(objects: Objects, batches: CpuBatches) -> dict[Any, CpuHandler]:
-    """What runs each of these ops on tensors that hold data."""
+def cpu_handlers(
+    objects: Objects, batches: CpuBatches, require_cpu: Callable[[Any], None]
+) -> dict[Any, CpuHandler]:
+    """What runs each of these ops on tensors that hold data; `require_cpu` raises where a group has
+    no backend for them."""
     handlers: dict[Any, CpuHandler] = {}
     for namespace, name, inputs, outputs, result in _OPS:
         op = getattr(getattr(torch.ops, namespace), name).default
@@ -78,7 +81,19 @@ def cpu_handlers(objects: Objects, batches: CpuBatches) -> dict[Any, CpuHandler]
     handlers[c10d_ops.send.default] = partial(_send, objects)
     handlers[c10d_ops.recv_.default] = partial(_receive, objects, batches)
     handlers[c10d_ops.recv_any_source_.default] = partial(_receive, objects, batches)
-    return handlers
+    return {op: partial(_checked, handler, require_cpu) for op, handler in handlers.items()}
+
+
+def _checked(
+    handler: CpuHandler,
+    require_cpu: Callable[[Any], None],
+    func: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> Any:
+    names = [argument.name for argument in func._schema.arguments]
+    require_cpu(_group_of(dict(zip(names, args, strict=False)) | dict(kwargs)))
+    return handler(func, args, kwargs)
 
 
 def _run(
