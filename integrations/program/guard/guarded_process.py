@@ -534,11 +534,12 @@ def ending_on_sigterm() -> Iterator[None]:
 
 
 def _would_be_lost(frame: FrameType | None) -> bool:
-    """Whether Python would show what is raised here and go on: in a destructor, and in a ZipFile of
-    which the constructor is left (its destructor then lacks attributes)."""
+    """Whether Python would make something else of what is raised here: in a destructor, where a
+    class gets its attributes (a RuntimeError until Python 3.12), and in a ZipFile of which the
+    constructor is left (its destructor then lacks attributes)."""
     while frame is not None:
-        is_destructor = frame.f_code.co_name == "__del__"
-        if is_destructor or frame.f_globals.get("__name__") == "zipfile":
+        is_special = frame.f_code.co_name in ("__del__", "__set_name__")
+        if is_special or frame.f_globals.get("__name__") == "zipfile":
             return True
         frame = frame.f_back
     return False
