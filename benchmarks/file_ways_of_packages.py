@@ -13,6 +13,10 @@ _RUN = (
     "text=True).stdout\n"
 )
 _GIT = _RUN + "git = 'git -c user.name=a -c user.email=a@b '\nrun('git init -q .; git add -A')\n"
+_DVC = (
+    _RUN + "import importlib.util; assert importlib.util.find_spec('dvc')\n"
+    "dvc = sys.executable + ' -m dvc '\nos.environ['DVC_NO_ANALYTICS'] = '1'; run('git init -q .')\n"
+)
 _TOKENIZER = (
     "from tokenizers import Tokenizer, models, pre_tokenizers, trainers\n"
     "fast = Tokenizer(models.WordLevel({'a': 0, '?': 1}, unk_token='?'))\n"
@@ -235,11 +239,11 @@ _TRACKERS = {
     "wandb, offline": "import wandb; os.environ['WANDB_SILENT'] = 'true'\n"
     "r = wandb.init(mode='offline', dir='.', project='p'); r.log({'a': 1}); r.finish()\n"
     "seen = any(n.endswith('.wandb') for _, _, names in os.walk('wandb') for n in names)",
-    "DVC": _GIT + "import importlib.util; assert importlib.util.find_spec('dvc')\n"
-    "dvc = sys.executable + ' -m dvc '\nrun(dvc + 'init -q; ' + dvc + 'add -q data.bin'); seen = sorted(glob.glob('*.dvc'))",
-    "DVC, changed and checked out": _GIT + "import importlib.util; assert importlib.util.find_spec('dvc')\n"
-    "dvc = sys.executable + ' -m dvc '\nrun(dvc + 'init -q; ' + dvc + 'add -q data.bin')\n"
+    "DVC": _DVC + "run(dvc + 'init -q; ' + dvc + 'add -q data.bin'); seen = sorted(glob.glob('*.dvc'))",
+    "DVC, changed and checked out": _DVC + "run(dvc + 'init -q; ' + dvc + 'add -q data.bin')\n"
     "os.remove('data.bin'); run(dvc + 'checkout -q data.bin.dvc'); seen = open('data.bin', 'rb').read()",
+    "DVC, a pipeline": _DVC + "run(dvc + 'init -q; ' + dvc + 'stage add -q -n copy -d log.csv -o out.csv cp log.csv out.csv; '\n"
+    "    + dvc + 'repro -q'); seen = (open('out.csv').read(), os.path.exists('dvc.lock'))",
     "optuna with sqlite": "import optuna; optuna.logging.disable_default_handler()\n"
     "s = optuna.create_study(storage='sqlite:///o.db'); s.optimize(lambda t: 1.0, n_trials=1); seen = len(s.trials)",
     "TensorBoard": "from torch.utils.tensorboard import SummaryWriter\nwith SummaryWriter('tb') as w:\n    w.add_scalar('a', 1.0)\n"

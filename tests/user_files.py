@@ -499,6 +499,7 @@ OTHERS = {
     "f.write('x'); f.close(); seen = open('notes.txt').read()",
     "a rewritten module": "import importlib\nPath('own_module.py').write_text('x = 1'); "
         "sys.path.insert(0, '.')\n"
+    "importlib.invalidate_caches()\n"  # Python keeps a finder of '.' where it was before
     "import own_module; one = own_module.x; os.utime('own_module.py', (1, 1))\n"
     "Path('own_module.py').write_text('x = 20'); importlib.invalidate_caches()\n"
     "importlib.reload(own_module); seen = (one, own_module.x); sys.path.pop(0)\n"

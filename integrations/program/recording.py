@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from neusight.integrations.program.guard.guarded_process import in_guarded_process
+from neusight.integrations.program.guard.guarded_process import ProcessEnd, in_guarded_process
 from neusight.integrations.program.options import ProgramOptions
 from neusight.integrations.program.printed_rates import PrintedRates
 from neusight.integrations.program.program import Program, digest_of_files, own_files
@@ -48,20 +48,20 @@ def recorded(program: Program, gpu: GPU, options: ProgramOptions) -> Recorded:
     if ended.answer is None:
         failure = "; ".join(filter(None, (ended.failure, ended.refused)))
         return Recorded(Outcome(failure=failure, exit_code=ended.exit_code, is_lost=True))
-    return _saying(ended.answer, ended.files, ended.refused)
+    return _saying(ended.answer, ended)
 
 
-def _saying(found: Recorded, files: str, refused: str) -> Recorded:
-    """With what became of the files that the program wrote in a view of its own, or what it was
-    kept from."""
+def _saying(found: Recorded, ended: ProcessEnd[Recorded]) -> Recorded:
+    """With what became of the files that the program wrote, or what it was kept from."""
     from neusight.session import FILES_OPTION
 
+    files, refused = ended.files, ended.refused
     outcome, recording = found.outcome, found.recording
     if refused and outcome.is_failed:
         outcome = replace(outcome, failure=f"{outcome.failure}; {refused}")
     if recording is not None and (files or refused):
         warnings = (*recording.warnings, *filter(None, (files, refused)))
-        mode = {FILES_OPTION: "view"} if files else {}
+        mode = {FILES_OPTION: "view" if ended.has_view else "kept away"} if files else {}
         recording = replace(recording, warnings=warnings, options={**recording.options, **mode})
     ranks = (recording, *found.ranks[1:]) if found.ranks and recording is not None else found.ranks
     return replace(found, outcome=outcome, recording=recording, ranks=ranks)

@@ -44,6 +44,8 @@ def work():
         "library.txt": "+" in open("library.txt").read(),
         "mode_by_python.txt": os.stat("mode_by_python.txt").st_mode & 0o777 == 0o600,
         "mode_by_program.txt": os.stat("mode_by_program.txt").st_mode & 0o777 == 0o600,
+        "folder_by_python": os.stat("folder_by_python").st_mode & 0o777 == 0o700,
+        "folder_by_program": os.stat("folder_by_program").st_mode & 0o777 == 0o700,
         "new.txt is really there": is_there,
     })
 """
@@ -61,7 +63,7 @@ FOLDERS = ("folder_by_python", "folder_by_program")
 #: What changes of what stood there.
 CHANGED = {
     "view": set(),
-    "fallback": {"descriptor.txt"},
+    "fallback": set(),
     "block": {
         "program.txt", "library.txt", "mode_by_program.txt", "folder_by_program", "descriptor.txt",
     },

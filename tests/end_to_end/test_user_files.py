@@ -218,11 +218,9 @@ def test_so_it_is_for_other_programs_and_libraries(mode: str, tmp_path: Path) ->
 
 #: Of OTHERS, those that read back something else in the overlay: mode and times of a folder that
 #: existed stay, other programs list what really stands, and a socket needs a place that is its own.
-#: A module rewritten within a second and at its old size may come from Python's cache of bytecode.
 NOT_READ_BACK = {
     "chmod of a folder", "chmod of a folder by Python", "touch of a folder", "a socket",
     "a program reads what was removed", "setxattr", "a file without a name, linked",
-    "a rewritten module",
 }  # fmt: skip
 
 

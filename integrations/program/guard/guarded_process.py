@@ -23,6 +23,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from neusight.exit_codes import ExitCode
+from neusight.fake_cuda.store.changes import keep as keep_changes
+from neusight.fake_cuda.store.changes import summary_of
 from neusight.integrations.program.guard.forking import (
     end_with_parent,
     fork,
@@ -35,7 +37,7 @@ from neusight.integrations.program.guard.landlock import guard_text, is_availabl
 from neusight.integrations.program.guard.layers import Layers
 from neusight.integrations.program.guard.results import decoded, encoded, encoded_error
 from neusight.integrations.program.guard.supervisor import Supervisor, why_unsupervised
-from neusight.integrations.program.guard.view import enter_view
+from neusight.integrations.program.guard.view import enter_view, reopen_inherited
 from neusight.integrations.program.guard.writable_folders import (
     allowed_folders,
     caches_of_packages,
@@ -99,13 +101,15 @@ class Terminated(BaseException):
 @dataclass(frozen=True)
 class ProcessEnd(Generic[T]):
     """How a guarded process ended: with an answer, or with `failure` in words and `exit_code`;
-    `files` says what it wrote in a view of its own, `refused` what it was kept from without one."""
+    `files` says what it wrote, in a view of its own if it `has_view`, `refused` what it was kept
+    from without one."""
 
     answer: T | None
     failure: str = ""
     exit_code: int = 0
     files: str = ""
     refused: str = ""
+    has_view: bool = True
 
 
 def is_guarded(*, is_command_line: bool, allow_writes: bool) -> bool:
@@ -140,8 +144,9 @@ def in_guarded_process(
     files of the user's, whose folders stay closed. What the program writes is collected into
     `keep`, then removed.
 
-    The process has a copy-on-write view of the file system, and `work` gets None; where the kernel
-    refuses that, the store by which an overlay keeps the user's files as they are.
+    The process has a copy-on-write view of the file system, or this one does for it what changes
+    files, and `work` gets None; where the kernel refuses both, the store by which an overlay keeps
+    the user's files as they are.
     """
     with _loaded():
         raises_from_here()
@@ -155,7 +160,14 @@ def _in_guarded_process(
 ) -> ProcessEnd[T]:
     from neusight.fake_cuda.store.leftovers import remove_leftovers
 
-    for folder in {tempfile.gettempdir(), _SHORT_PARENT, _MEMORY}:
+    try:
+        temporary = tempfile.gettempdir()
+    except FileNotFoundError:
+        raise OptionError(
+            "what the script writes goes to a temporary folder, and this machine has none that can "
+            "be written; set TMPDIR to one, or use --allow-writes"
+        ) from None
+    for folder in {temporary, _SHORT_PARENT, _MEMORY}:
         remove_leftovers(folder)
     if keep is not None:
         Path(keep).mkdir(parents=True, exist_ok=True)  # so that it is none of the script's
@@ -164,11 +176,15 @@ def _in_guarded_process(
             with _store(parent, keep) as store:
                 status = _run_in_view(work, store.folder, caches, interrupt)
                 if status is not None:
-                    return _ended(status, store, keep)
+                    layers = Layers(store.folder)
+                    ended = replace(_ended(status, store), files=summary_of(layers.changes()))
+                    if keep is not None:
+                        changes = layers.changes()
+                        store.not_kept += keep_changes(changes, keep, store=store.folder)
+                    return ended
         with _store(None, keep) as store:
             allowed = allowed_folders(words, caches)
-            status, refused = _run_in_overlay(work, store.folder, allowed, interrupt)
-            return _ended(status, store, None, refused)
+            return _run_in_overlay(work, store, allowed, interrupt)
 
 
 @contextmanager
@@ -186,15 +202,12 @@ def _store(parent: str | None, keep: str | None) -> Iterator[Store]:
             print(f"neusight: --keep-writes {keep} could not keep {text}", file=sys.stderr)
 
 
-def _ended(status: int, store: Store, keep: str | None, refused: str = "") -> ProcessEnd[Any]:
-    """What came of a process; what it wrote in a view of its own goes to `keep`."""
-    layers = Layers(store.folder)
-    answer, files = _taken(store.folder), layers.summary_line()
-    if keep is not None:
-        store.not_kept += layers.keep(keep)
+def _ended(status: int, store: Store) -> ProcessEnd[Any]:
+    """What came of a process."""
+    answer = _taken(store.folder)
     if isinstance(answer, BaseException):
         raise answer
-    ended = ProcessEnd[Any](None, files=files, refused=refused)
+    ended = ProcessEnd[Any](None)
     if answer is None:
         failure, exit_code = text_of_end(os.waitstatus_to_exitcode(status))
         return replace(ended, failure=failure, exit_code=exit_code)
@@ -267,24 +280,33 @@ class _Refusal:
 
 
 def _run_in_overlay(
-    work: Callable[[Store], object], folder: str, allowed: list[str], interrupt: Any
-) -> tuple[int, str]:
-    """Status of the process, and what it was kept from: the overlay stands before its files, and
-    the kernel behind it."""
-    from neusight.fake_cuda.store.store import SUPERVISED, Store
+    work: Callable[[Store | None], object], store: Store, allowed: list[str], interrupt: Any
+) -> ProcessEnd[Any]:
+    """Its end where the kernel keeps the process from writing and this one does it instead, or,
+    where it can be told to do neither, an overlay in the process alone."""
+    from neusight.fake_cuda.overlay.python_functions import install_retries
+    from neusight.fake_cuda.patching import Patches
+    from neusight.fake_cuda.store.store import Store
 
+    folder = store.folder
     with _temporary_folder(folder) as temporary:
         supervisor = Supervisor(folder, [temporary, *allowed])
-        Path(folder, SUPERVISED).touch()
 
         def run() -> None:
             tempfile.tempdir = os.environ["TMPDIR"] = temporary
+            own = None
             if is_available() and supervisor.begin():
                 restrict_writes([folder, *allowed])
-            _answer(lambda: work(Store(folder)), folder)
+                reopen_inherited(folder)
+                install_retries(Patches())
+            else:
+                own = Store(folder)
+            _answer(lambda: work(own), folder)
 
         status = _run_child(run, interrupt, supervisor)
-        return status, supervisor.summary_line()
+        files = summary_of(store.changes()) if supervisor.has_begun else ""
+        refused = supervisor.summary_line()
+        return replace(_ended(status, store), files=files, refused=refused, has_view=False)
 
 
 @contextmanager
@@ -367,7 +389,8 @@ def _run_child(
             signals.send_what_came()
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             if supervisor is not None:
-                _serve_until_end(supervisor, child)
+                signals.waits = True
+                _serve_until_end(supervisor, signals)
             _, status = os.waitpid(child, 0)
         finally:
             signals.child = 0
@@ -379,24 +402,32 @@ def _run_child(
     return status
 
 
-def _serve_until_end(supervisor: Supervisor, child: int) -> None:
-    poll, ended = select.poll(), os.pidfd_open(child)
+def _serve_until_end(supervisor: Supervisor, signals: _Signals) -> None:
+    poll, ended = select.poll(), os.pidfd_open(signals.child)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
         poll.register(ended, select.POLLIN)
         waiting = supervisor.descriptor()
         if waiting is not None:
             poll.register(waiting, select.POLLIN)
         while True:
-            events = poll.poll(_AGAIN_MS if supervisor.has_waiting else None)
+            is_waiting = supervisor.has_waiting or signals.num_held
+            events = poll.poll(_AGAIN_MS if is_waiting else None)
+            # A signal would end an answer half-way, and the call would return nonsense.
+            signal.pthread_sigmask(signal.SIG_BLOCK, [*ENDING_SIGNALS, RELAY])
             supervisor.serve_waiting()
+            if not events:
+                signals.send_held()
             for number, event in events:
                 if number == ended:
                     return
                 if event & select.POLLIN:
-                    supervisor.serve()
+                    supervisor.serve(signals.send_held_to)
                 else:  # all processes that it held for have ended
                     poll.unregister(number)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.close(ended)
         supervisor.close()
 
@@ -408,6 +439,9 @@ class _Signals:
     child: int = 0
     num_interrupts: int = 0
     num_terminations: int = 0
+    #: Whether interrupts are held until `send_held`, and how many are.
+    waits: bool = False
+    num_held: int = 0
 
     def send_what_came(self) -> None:
         """What came before there was a child."""
@@ -420,7 +454,22 @@ class _Signals:
         """The terminal tells the child too, a program may have told this process alone: the child
         knows which."""
         self.num_interrupts += 1
-        self._send(RELAY)
+        if self.waits:
+            self.num_held += 1
+        else:
+            self._send(RELAY)
+
+    def send_held_to(self, process: int) -> None:
+        """Where the child waits for an answer, it hears of an interrupt after that: before the
+        call was received, it would end the call (EINTR), which no program expects of a file."""
+        if process == self.child:
+            self.send_held()
+
+    def send_held(self) -> None:
+        """Sends what came meanwhile: as one, as the kernel does."""
+        if self.num_held:
+            self.num_held = 0
+            self._send(RELAY)
 
     def terminate(self, number: int, frame: FrameType | None) -> None:
         """Tells the child, which may clean up; the second time it is ended at once."""
@@ -462,6 +511,9 @@ def ending_on_sigterm() -> Iterator[None]:
 
     def end(number: int, frame: FrameType | None) -> None:
         nonlocal is_ending
+        if _would_be_lost(frame):
+            threading.Timer(_AGAIN_MS / 1e3, os.kill, (os.getpid(), number)).start()
+            return
         for child in _children():
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGTERM)
@@ -479,6 +531,18 @@ def ending_on_sigterm() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _would_be_lost(frame: FrameType | None) -> bool:
+    """Whether Python would make something else of what is raised here: in a destructor, where a
+    class gets its attributes (a RuntimeError until Python 3.12), and in a ZipFile of which the
+    constructor is left (its destructor then lacks attributes)."""
+    while frame is not None:
+        is_special = frame.f_code.co_name in ("__del__", "__set_name__")
+        if is_special or frame.f_globals.get("__name__") == "zipfile":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _children() -> list[int]:

@@ -31,12 +31,13 @@ _IS_X86 = os.uname().machine == "x86_64"
 _SECCOMP, _ARCHITECTURE = (317, 0xC000003E) if _IS_X86 else (277, 0xC00000B7)
 _SET_MODE_FILTER, _NEW_LISTENER, _WAIT_KILLABLE = 1, 1 << 3, 1 << 5
 _ALLOW, _NOTIFY = 0x7FFF0000, 0x7FC00000
-_LOAD, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
+_LOAD, _JUMP_IF_EQUAL, _JUMP_IF_SET, _RETURN = 0x20, 0x15, 0x45, 0x06
 _RECEIVE, _SEND, _IS_VALID, _ADD_DESCRIPTOR = 0xC0502100, 0xC0182101, 0x40082102, 0x40182103
 _CONTINUE, _ADD_AND_SEND = 1, 2
 _PR_SET_NO_NEW_PRIVS = 38
 
-_NUMBER_AT, _ARCHITECTURE_AT = 0, 4
+# struct seccomp_data; of an argument the lower half comes first (both are little-endian).
+_NUMBER_AT, _ARCHITECTURE_AT, _ARGUMENTS_AT, _ARGUMENT_BYTES = 0, 4, 16, 8
 
 
 #: Flags of calls on paths (include/uapi/linux/fcntl.h).
@@ -52,8 +53,9 @@ class Call(NamedTuple):
     folder: int = -1
     #: Or the flag that the call stands for.
     flags: int = -1
+    #: Or a length.
     mode: int = -1
-    #: Of the address that a status goes to.
+    #: Of the address that a status or a text goes to.
     result: int = -1
     second_path: int = -1
     second_folder: int = -1
@@ -72,6 +74,9 @@ _TABLE = {
     (21, 0): Call("access", 0, mode=1),
     (269, 48): Call("access", 1, 0, mode=2),
     (439, 439): Call("access", 1, 0, mode=2, flags=3),
+    (89, 0): Call("readlink", 0, mode=2, result=1),
+    (267, 78): Call("readlink", 1, 0, mode=3, result=2),
+    (80, 49): Call("chdir", 0),
     (76, 45): Call("truncate", 0, mode=1),
     (83, 0): Call("mkdir", 0, mode=1),
     (258, 34): Call("mkdir", 1, 0, mode=2),
@@ -128,13 +133,23 @@ def install_filter() -> int:
 
 
 def _instructions() -> list[tuple[int, int, int, int]]:
-    """Code, jumps if true and false, and operand; the last two lines are the two ends."""
+    """Code, jumps if true and false, and operand; the last two lines are the two ends. What only
+    looks at an open file goes on at once: C libraries try it no second time after a signal."""
     lines = [
         (_LOAD, 0, 0, _ARCHITECTURE_AT),
         (_JUMP_IF_EQUAL, 1, 0, _ARCHITECTURE),
         (_RETURN, 0, 0, _ALLOW),
-        (_LOAD, 0, 0, _NUMBER_AT),
     ]
+    for number, call in CALLS.items():
+        if call.does == "stat" and call.folder >= 0:
+            lines += [
+                (_LOAD, 0, 0, _NUMBER_AT),
+                (_JUMP_IF_EQUAL, 0, 3, number),
+                (_LOAD, 0, 0, _ARGUMENTS_AT + _ARGUMENT_BYTES * call.flags),
+                (_JUMP_IF_SET, 0, 1, EMPTY_PATH),
+                (_RETURN, 0, 0, _ALLOW),
+            ]
+    lines.append((_LOAD, 0, 0, _NUMBER_AT))
     lines += [(_JUMP_IF_EQUAL, len(CALLS) - index, 0, number) for index, number in enumerate(CALLS)]
     return [*lines, (_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _NOTIFY)]
 
@@ -178,12 +193,12 @@ class Listener:
         """The kernel does the call."""
         self._send(request, 0, _CONTINUE)
 
-    def answer(self, request: Request, error: int = 0) -> None:
-        """The call is done, or has failed."""
-        self._send(request, -error, 0)
+    def answer(self, request: Request, error: int = 0, *, value: int = 0) -> None:
+        """The call is done and returns `value`, or has failed."""
+        self._send(request, -error, 0, value)
 
-    def _send(self, request: Request, error: int, flags: int) -> None:
-        response = bytearray(struct.pack("QqiI", request.identity, 0, error, flags))
+    def _send(self, request: Request, error: int, flags: int, value: int = 0) -> None:
+        response = bytearray(struct.pack("QqiI", request.identity, value, error, flags))
         try:
             fcntl.ioctl(self.descriptor, _SEND, response)
         except OSError as problem:

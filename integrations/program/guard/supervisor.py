@@ -11,7 +11,6 @@ import ctypes
 import errno
 import os
 import socket
-import stat
 import struct
 from contextlib import suppress
 from pathlib import Path
@@ -63,15 +62,13 @@ class Supervisor:
         from neusight.fake_cuda.overlay.overlay import Overlay
         from neusight.fake_cuda.store.store import Store
 
-        self._overlay = Overlay(Store(folder, waits=False), left_alone=allowed)
+        self._overlay = Overlay(Store(folder), left_alone=allowed)
         self._theirs, self._ours = socket.socketpair()
         self._listener: Listener | None = None
-        #: Calls that wait for another process: a reader of a pipe, or who changes the store.
+        #: Calls that wait for another process, which reads a pipe.
         self._waiting: list[Request] = []
         #: Name of a program -> what it was kept from changing.
         self._refused: dict[str, dict[str, None]] = {}
-        #: Name of a program -> folders that it saw as they are without the run.
-        self._listed: dict[str, dict[str, None]] = {}
 
     def begin(self) -> bool:
         """In the process that is to be supervised: whether it is from now on."""
@@ -94,6 +91,11 @@ class Supervisor:
         self._listener = Listener(number)
         return int(number)
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether a process was supervised."""
+        return self._listener is not None
+
     def close(self) -> None:
         """What still runs of it can make nothing more."""
         if self._listener is not None:
@@ -101,15 +103,13 @@ class Supervisor:
 
     def summary_line(self) -> str:
         """What was refused, by program; empty where nothing was."""
-        parts = [
-            f"{words} {', '.join(f'{name} ({_shown(list(paths))})' for name, paths in by.items())}"
-            for words, by in (
-                ("refused, to keep your files as they are: changes by", self._refused),
-                ("folders in which removed files were listed all the same: by", self._listed),
-            )
-            if by
-        ]
-        return f"{'; '.join(parts)}; --allow-writes lets them" if parts else ""
+        if not self._refused:
+            return ""
+        parts = (f"{name} ({_shown(list(paths))})" for name, paths in self._refused.items())
+        return (
+            f"refused, to keep your files as they are: changes by {', '.join(parts)}; "
+            "--allow-writes lets them"
+        )
 
     # -- calls ------------------------------------------------------------------------------------
 
@@ -124,30 +124,26 @@ class Supervisor:
         for request in waiting:
             self._serve(request)
 
-    def serve(self) -> None:
-        """Answers the next call."""
+    def serve(self, on_receipt: Callable[[int], None]) -> None:
+        """Answers the next call; `on_receipt` gets the number of its thread before."""
         assert self._listener is not None
         request = self._listener.receive()
         if request is not None:
+            on_receipt(request.process)
             self._serve(request)
 
     def _serve(self, request: Request) -> None:
         listener = self._listener
         assert listener is not None
-        opened, umask = None, os.umask(0)  # each process has its own, which is taken off already
+        done: tuple[int, int] | int = 0
+        umask = os.umask(0)  # each process has its own, which is taken off already
         try:
             if self._only_looks(request) and self._overlay.store.is_untouched:
                 raise _GoOn
             with _memory_of(request) as memory:
                 if not listener.is_waiting(request):
                     return
-                asked = _Asked(request, memory.fileno(), self._overlay)
-                try:
-                    opened = self._do(asked)
-                except BlockingIOError:
-                    if not self._is_by_overlay(asked):
-                        raise
-                    opened = asked.redo(asked.path())
+                done = self._do(_Asked(request, memory.fileno(), self._overlay))
         except _GoOn:
             listener.go_on(request)
         except BlockingIOError:
@@ -155,29 +151,31 @@ class Supervisor:
         except OSError as error:
             listener.answer(request, error.errno or errno.EIO)
         else:
-            if opened is None:
-                listener.answer(request)
+            if isinstance(done, int):
+                listener.answer(request, value=done)
             else:
-                listener.answer_with(request, *opened)
+                listener.answer_with(request, *done)
         finally:
             os.umask(umask)
-            if opened is not None:
-                os.close(opened[0])
+            if not isinstance(done, int):
+                os.close(done[0])
 
     def _only_looks(self, request: Request) -> bool:
         call = CALLS[request.number]
         if call.does == "open":
             return not request.arguments[call.flags] & _WRITES
-        return call.does in ("stat", "access")
+        return call.does in ("stat", "access", "readlink", "chdir")
 
-    def _do(self, asked: _Asked) -> tuple[int, int] | None:
-        """Does the call: a descriptor that it returns, and the flags of that."""
+    def _do(self, asked: _Asked) -> tuple[int, int] | int:
+        """Does the call: what it returns, of a descriptor its flags as well."""
         does = asked.call.does
         if does in ("open", "creat", "openat2"):
             return self._open(asked)
-        operations: dict[str, Callable[[_Asked, str], None]] = {
+        operations: dict[str, Callable[[_Asked, str], int | None]] = {
             "stat": self._look,
             "access": self._look,
+            "readlink": self._read_link,
+            "chdir": self._enter,
             "truncate": lambda asked, path: self._overlay.truncate(path, asked.mode),
             "mkdir": lambda asked, path: self._overlay.mkdir(path, asked.masked_mode()),
             "mknod": lambda asked, path: self._overlay.mknod(path, asked.masked_mode()),
@@ -195,8 +193,7 @@ class Supervisor:
         seconds = [asked.second()] if does in ("rename", "link") else []
         if all(self._may_do_itself(asked, one) for one in (path, *seconds)):
             raise _GoOn
-        operations[does](asked, path)
-        return None
+        return operations[does](asked, path) or 0
 
     def _may_do_itself(self, asked: _Asked, path: str) -> bool:
         """Whether Landlock lets the program do it, where the path leads to."""
@@ -216,8 +213,11 @@ class Supervisor:
         if self._may_do_itself(asked, path):
             raise _GoOn
         if not flags & _WRITES:
-            place = self._overlay.found(path, follow=not flags & os.O_NOFOLLOW)
-            self._note_listing(asked, place)
+            follow = not flags & os.O_NOFOLLOW
+            place = self._overlay.found(path, follow=follow)
+            store = self._overlay.store
+            if not store.is_untouched and os.path.isdir(place) and not asked.goes_up(place):
+                place = store.listing(self._overlay.visible(path, follow=follow)) or place
             if place == path:
                 raise _GoOn
             # The kernel passes no descriptor of O_PATH on; one to read does the same.
@@ -240,29 +240,21 @@ class Supervisor:
             os.set_blocking(opened, True)
         return opened, flags
 
-    def _note_listing(self, asked: _Asked, path: str) -> None:
-        """Whoever lists this folder sees what really stands there."""
-        store = self._overlay.store
-        names = store.entries.names_in(path) if os.path.isdir(path) else ()
-        paths = [os.path.join(path, name) for name in names]
-        if any(one in store.entries and store.entries[one] is None for one in paths):
-            self._listed.setdefault(asked.program(), {})[path] = None
-
     def _look(self, asked: _Asked, path: str) -> None:
         place = self._overlay.found(path, follow=not asked.flags & NO_FOLLOW)
         if place == path:
             raise _GoOn
         asked.redo(place)
 
-    def _is_by_overlay(self, asked: _Asked) -> bool:
-        """Whether the overlay in that process asks, while it holds the store: it has decided where
-        the call is to be done, and noted what is new."""
-        store = self._overlay.store
-        paths = [asked.path(), *([asked.second()] if asked.call.does in ("rename", "link") else [])]
-        return store.is_held_by(asked.thread) and all(
-            store.is_made(path) or self._overlay.is_left_alone(path) or not os.path.lexists(path)
-            for path in paths
-        )
+    def _enter(self, asked: _Asked, path: str) -> None:
+        self._overlay.found(path)  # no folder that was removed
+        raise _GoOn
+
+    def _read_link(self, asked: _Asked, path: str) -> int:
+        place = self._overlay.found(path, follow=False)
+        if place == path:
+            raise _GoOn
+        return asked.fill(os.fsencode(os.readlink(place)))
 
     def _unlink(self, asked: _Asked, path: str) -> None:
         if asked.flags & REMOVE_FOLDER:
@@ -284,12 +276,14 @@ class Supervisor:
         if not asked.is_by_descriptor:
             visible = self._overlay.visible(path, follow=not asked.flags & NO_FOLLOW)
         status, place = store.lstat(visible), store.locate(visible)
-        if status is None or place is None or self._overlay.is_left_alone(visible):
+        if place is None:
+            raise FileNotFoundError(errno.ENOENT, path)
+        if status is None or self._overlay.is_left_alone(visible):
             raise _GoOn
         is_own = place.is_private or store.is_made(place.path)
         if is_own and (asked.is_by_descriptor or place.path == path):
             raise _GoOn
-        if asked.call.does == "change" or not (is_own or stat.S_ISREG(status.st_mode)):
+        if asked.call.does == "change":
             self._refuse(asked, visible)
         asked.redo(place.path if is_own else self._overlay.place_to_change(visible))
 
@@ -354,6 +348,11 @@ class _Asked:
             return self._of_descriptor(self._argument(max(self.call.folder, 0)))
         return self._absolute(self.call.path, self.call.folder)
 
+    def goes_up(self, place: str) -> bool:
+        """Whether the call only goes back to the folder that really stands at a place. Who walks a
+        tree (fts(3)) insists that it is the folder where it came from: it gets no other one."""
+        return not self._overlay.store.is_within(place) and self._text(self.call.path) == ".."
+
     def second(self) -> str:
         """The second path of a call that has two, absolute."""
         return self._absolute(self.call.second_path, self.call.second_folder)
@@ -398,6 +397,10 @@ class _Asked:
         except OSError:  # no address of its memory: the kernel says so
             raise _GoOn from None
         return os.fsdecode(data.partition(b"\0")[0])
+
+    def fill(self, data: bytes) -> int:
+        """Puts data into the process's memory where it has room for them; how many bytes."""
+        return os.pwrite(self._memory, data[: self.mode], self._argument(self.call.result))
 
     def redo(self, place: str) -> tuple[int, int] | None:
         """Does the call, at another path; what it fills goes to the process's memory, what it opens

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from neusight.integrations.program.guard.layers import Layers
 
-__all__ = ["enter_view"]
+__all__ = ["enter_view", "reopen_inherited"]
 
 # Linux, include/uapi/linux/sched.h, mount.h, capability.h.
 _NEWNS, _NEWUSER = 0x00020000, 0x10000000
@@ -87,7 +87,7 @@ def enter_view(store: str, kept: Iterable[str]) -> None:
     os.chdir(here)
     if could_write:
         _require_writable(here)
-    _reopen_inherited(store)
+    reopen_inherited(store)
 
 
 def _unshare() -> bool:
@@ -279,9 +279,9 @@ def _error(what: str) -> OSError:
 # -- descriptors ---------------------------------------------------------------------------------
 
 
-def _reopen_inherited(store: str) -> None:
-    """Files that were open for writing (`9>>notes.txt`) are those of the view; standard output and
-    error stay where they lead."""
+def reopen_inherited(store: str) -> None:
+    """Files that were open for writing (`9>>notes.txt`) are those that this process may write now;
+    standard output and error stay where they lead."""
     kept = {_identity(number) for number in (0, 1, 2)}
     for number in list(_writable_files()):
         path = os.readlink(f"/proc/self/fd/{number}")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from neusight.fake_cuda.overlay.package_caches import cache_folders
-from neusight.fake_cuda.store.store import Place, Store, missing
+from neusight.fake_cuda.store.store import Store, missing
 
 __all__ = ["Overlay"]
 
@@ -121,12 +121,10 @@ class Overlay:
         """
         if isinstance(path, int) or self.store.is_untouched:
             return path
-        visible = self.visible(path, dir_fd, follow=follow)
-        place = self.store.locate(visible)
+        place = self.store.locate(self.visible(path, dir_fd, follow=follow))
         if place is None:
             raise missing(path)
-        moved = not place.is_private and place.path != visible
-        return self.store.outside(place.path) if moved else place.path
+        return place.path
 
     def names_in(self, path: Any) -> list[Any] | None:
         """What is visible in a folder, None while all is as it stands."""
@@ -183,11 +181,9 @@ class Overlay:
 
     def _create(self, visible: str, flags: int, mode: int) -> int:
         self._require_folder_of(visible)
-        place = self.store.locate(visible)
-        if place is None or place.path != visible:  # its real path is taken, or elsewhere
-            if place is None or not place.is_private:
-                place = Place(self.store.private(visible), True)
-            return self.true.open(place.path, flags, mode)  # type: ignore[no-any-return]
+        if not self.store.is_free(visible):
+            place = self.store.own_place(visible)
+            return self.true.open(place, flags, mode)  # type: ignore[no-any-return]
         with self.store.making(visible):
             return self.true.open(visible, flags, mode)  # type: ignore[no-any-return]
 
@@ -216,20 +212,18 @@ class Overlay:
         if self.is_left_alone(visible):
             return os.fsdecode(path)
         with self._changing(path):
-            status, place = self.store.lstat(visible), self.store.locate(visible)
-            if status is None:
-                self._require_folder_of(visible)
-            if place is None or place.path != visible or self.store.stands(visible):
-                return self.store.private(visible, empty=True)
-            if status is None:
+            if self.store.lstat(visible) is None:
                 flags = os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC
                 os.close(self._create(visible, flags, 0o666))
-        return visible
+            place = self.store.locate(visible)
+            if place is not None and not place.is_private and self.store.is_made(place.path):
+                return place.path
+            return self.store.private(visible, empty=True)
 
     def note_written(self, place: str) -> None:
         """A C library is done with what `writer_place` said: it may have put another file there."""
         if self.store.is_made(place):
-            self.store.record_made(place, self.true.lstat(place))
+            self.store.record_made(place)
 
     def private_place(self, path: Any) -> str:
         """A private copy for a library that keeps the file open, of what is new as well."""
@@ -238,19 +232,6 @@ class Overlay:
             return os.fsdecode(path)
         with self._changing(path):
             return self.store.private(visible)
-
-    def _copy(self, source: str, target: str, mode: int) -> None:
-        read = self.open(source, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-            written = self.open(target, flags, mode)
-            try:
-                while os.sendfile(written, read, None, 2**24):
-                    pass
-            finally:
-                os.close(written)
-        finally:
-            os.close(read)
 
     # -- removing ---------------------------------------------------------------------------------
 
@@ -281,16 +262,12 @@ class Overlay:
         return None
 
     def _take_away(self, visible: str, remove: Callable[[str], None]) -> None:
-        place = self.store.locate(visible)
-        assert place is not None
-        if place.path == visible and self.store.is_made(visible):
+        if self.store.exists(visible) and self.store.is_made(visible):
             remove(visible)
             self.store.record_removed(visible)
-            return
-        if self.store.is_within(place.path) and not self.store.is_shared(place.path):
-            with contextlib.suppress(OSError):  # a folder of which parts are hidden
-                remove(place.path)
-        self.store.drop(visible)
+        self.store.forget(visible)
+        if self.store.stands(visible):
+            self.store.hide(visible)
 
     # -- making -----------------------------------------------------------------------------------
 
@@ -300,7 +277,7 @@ class Overlay:
         if self.is_left_alone(visible):
             return self.true.mkdir(path, mode, dir_fd=dir_fd)  # type: ignore[no-any-return]
         with self._changing(path):
-            self._make(visible, lambda place: self.true.mkdir(place, mode))
+            self._make_folder(visible, mode)
         return None
 
     def mknod(self, path: Any, mode: int = 0o600) -> None:
@@ -328,21 +305,18 @@ class Overlay:
             self._make(visible, lambda place: self.true.symlink(src, place))
         return None
 
-    def _make(self, visible: str, make: Callable[[str], None]) -> None:
+    def _make_folder(self, visible: str, mode: int) -> None:
+        self._make(visible, lambda place: self.true.mkdir(place, mode), is_folder=True)
+
+    def _make(self, visible: str, make: Callable[[str], None], *, is_folder: bool = False) -> None:
         if self.store.lstat(visible) is not None:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), visible)
         self._require_folder_of(visible)
-        place = self.store.locate(visible)
-        if place is not None and place.path == visible:
-            with self.store.making(visible):
+        if self.store.is_free(visible):
+            with self.store.making(visible, is_folder=is_folder):
                 make(visible)
-            return
-        if place is not None and place.is_private:
-            make(place.path)
-            return
-        free = self.store.new_place(visible)
-        make(free)
-        self.store.put(visible, Place(free, True))
+        else:
+            make(self.store.own_place(visible))
 
     def link(
         self,
@@ -367,21 +341,15 @@ class Overlay:
             if stat.S_ISDIR(status.st_mode):
                 raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), src, None, dst)
             if stat.S_ISLNK(status.st_mode):
-                self.symlink(self.true.readlink(self.store.outside(place.path)), target)
+                self.symlink(self.true.readlink(place.path), target)
                 return
-            free = self.store.locate(target)
-            if (
-                place.path == source
-                and self.store.is_made(source)
-                and free is not None
-                and free.path == target
-            ):
+            is_made = not place.is_private and self.store.is_made(place.path)
+            if is_made and self.store.is_free(target):
                 with self.store.making(target):
-                    self.true.link(source, target)
+                    self.true.link(place.path, target)
                 return
-            name = self.store.new_place(target)
-            self.true.link(self.store.private(source), name)
-            self.store.put(target, Place(name, True))
+            content = place.path if is_made else self.store.private(source)
+            self.true.link(content, self.store.own_place(target))
 
     # -- moving -----------------------------------------------------------------------------------
 
@@ -435,66 +403,46 @@ class Overlay:
             raise OSError(problem, os.strerror(problem), src, None, dst)
 
     def _move(self, source: str, target: str) -> None:
-        place = self.store.locate(source)
+        place, status = self.store.locate(source), self._status(source)
         assert place is not None
-        is_new = place.path == source and self.store.is_made(source)
-        if is_new and self._is_free(target):
+        is_made = not place.is_private and self.store.is_made(place.path)
+        if is_made and self.store.is_free(target):
             self.true.rename(source, target)
-            self.store.record_removed(target)
             self.store.record_moved(source, target)
-            if source not in self.store.made:  # part of a new folder
-                self.store.record_made(target, self.true.lstat(target))
-            self.store.clear(target)
             self.store.move_entries(source, target)
             return
-        place = self._taken_in(source, place) if is_new else place
-        is_part = place.is_private and source not in self.store.entries
-        if is_part and not self.store.is_shared(place.path):  # of a private folder
-            free = self.store.new_place(target)
-            self.true.rename(place.path, free)
-            place = Place(free, True)
-        self.store.clear(target)
-        self.store.move_entries(source, target)
-        self.store.put(target, place)
-        self.store.drop(source)
-
-    def _is_free(self, target: str) -> bool:
-        """Whether nothing of the user's is at a path, and it is no part of a private folder."""
-        place = self.store.locate(target)
-        return place is not None and place.path == target and not self.store.stands(target)
-
-    def _taken_in(self, source: str, place: Place) -> Place:
-        """Moves what is new into the store."""
-        free = self.store.new_place(source)
-        try:
-            self.true.rename(source, free)
-        except OSError:  # another disk
-            if stat.S_ISDIR(self.true.lstat(source).st_mode):
-                return place  # a folder stays, and is shown at its new path
-            self._copy(source, free, stat.S_IMODE(self.true.lstat(source).st_mode))
-            self.true.unlink(source)
-        self.store.record_removed(source)
-        return Place(free, True)
+        if stat.S_ISDIR(status.st_mode):
+            if self.store.lstat(target) is None:
+                self._make_folder(target, stat.S_IMODE(status.st_mode))
+            for name in self.store.names_in(source):
+                self._move(os.path.join(source, name), os.path.join(target, name))
+            self._take_away(source, self.true.rmdir)
+            return
+        if self.store.exists(target) and self.store.is_made(target):
+            self.true.unlink(target)
+            self.store.record_removed(target)
+        self.store.show(target, place)
+        self._take_away(source, self.true.unlink)
 
     # -- attributes -------------------------------------------------------------------------------
 
     def place_to_change(self, path: Any, dir_fd: int | None = None, *, follow: bool = True) -> Any:
-        """Where to change mode, times or owner instead of `path`; None where a folder of the
-        user's keeps its own."""
+        """Where to change mode, times or owner instead of `path`."""
         visible = self._visible_to_change(path, dir_fd, follow=follow)
         if self.is_left_alone(visible):
             return path
         with self._changing(path):
             status, place = self._status(visible), self.store.locate(visible)
             assert place is not None
-            if place.is_private:
+            if place.is_private or self.store.is_made(place.path):
                 return place.path
-            if self.store.is_made(place.path):
-                return place.path
-            if not stat.S_ISREG(status.st_mode):
-                self.store.note_refused(visible)
-                return None
-            return self.store.private(visible)
+            if stat.S_ISDIR(status.st_mode):
+                return self.store.private_folder(visible)
+            if stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode):
+                return self.store.private(visible)
+            if stat.S_ISSOCK(status.st_mode):  # a server's, while it runs
+                return path
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), path)
 
     def truncate(self, path: Any, length: int) -> None:
         """As os.truncate."""
@@ -507,5 +455,8 @@ class Overlay:
     def chdir(self, path: Any) -> None:
         """As os.chdir."""
         where = self.found(path)
+        if where is not path:
+            visible = self.store.visible_of(where)
+            where = where if self.store.is_hidden(visible) else visible
         with self.naming(path):
             self.true.chdir(where)

@@ -15,7 +15,7 @@ from neusight.fake_cuda.overlay.builtin_functions import as_builtin
 from neusight.fake_cuda.overlay.overlay import Overlay
 from neusight.fake_cuda.patching import Patches
 
-__all__ = ["install_files"]
+__all__ = ["install_files", "install_retries"]
 
 
 #: Functions of `os` that look at a path, and whether they follow its last link.
@@ -29,6 +29,13 @@ _CHANGING = {
     "chmod": True, "chown": True, "lchown": False, "utime": True, "setxattr": True,
     "removexattr": True,
 }  # fmt: skip
+
+#: Functions of `os` that raise InterruptedError where the kernel says EINTR.
+_NOT_RETRIED = (
+    "access", "chdir", "chmod", "chown", "lchown", "link", "listdir", "lstat", "mkdir", "mkfifo",
+    "mknod", "readlink", "remove", "rename", "replace", "rmdir", "scandir", "stat", "symlink",
+    "truncate", "unlink", "utime",
+)  # fmt: skip
 
 #: Sets in `os` of functions that take a descriptor or do not follow links.
 _ABILITIES = (
@@ -57,6 +64,37 @@ def install_files(patches: Patches, overlay: Overlay) -> None:
     patches.on_restore(overlay.close)
 
 
+def install_retries(patches: Patches) -> None:
+    """Functions of `os` on paths are tried again where a signal came. A kernel alone never says so
+    of them; where another process is to answer a call (seccomp_unotify(2)) it does. And what is
+    listed is asked for by a path, which that process hears of."""
+    replacements: dict[Any, Any] = {}
+    for name in _NOT_RETRIED:
+        original = getattr(os, name)
+        call = _listing_by_path(original) if name == "listdir" else original
+        replacements[original] = as_builtin(original, _retrying(call))
+        patches.set(os, name, replacements[original])
+    _extend_abilities(patches, replacements)
+
+
+def _listing_by_path(listdir: Callable[..., Any]) -> Callable[..., Any]:
+    """A descriptor may be the real folder's, from before something in it was removed."""
+    return lambda path=".": listdir(
+        os.readlink(f"/proc/self/fd/{path}") if isinstance(path, int) else path
+    )
+
+
+def _retrying(original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        while True:
+            try:
+                return original(*args, **kwargs)
+            except InterruptedError:
+                continue
+
+    return call
+
+
 def _while_open(
     overlay: Overlay, original: Callable[..., Any], function: Callable[..., Any]
 ) -> Callable[..., Any]:
@@ -64,11 +102,7 @@ def _while_open(
 
     @functools.wraps(original)
     def either(*args: Any, **kwargs: Any) -> Any:
-        while True:
-            try:
-                return function(*args, **kwargs) if overlay.is_open else original(*args, **kwargs)
-            except InterruptedError:  # a call that waited for the supervisor, when a signal came
-                continue
+        return function(*args, **kwargs) if overlay.is_open else original(*args, **kwargs)
 
     is_builtin = isinstance(original, types.BuiltinFunctionType)
     return as_builtin(original, either) if is_builtin else either
@@ -132,7 +166,7 @@ def _changing(
         where = overlay.place_to_change(path, kwargs.get("dir_fd"), follow=follow)
         if where is path:
             original(path, *args, **kwargs)
-        elif where is not None:
+        else:
             kwargs.pop("dir_fd", None)
             with overlay.naming(path):
                 original(where, *args, **kwargs)

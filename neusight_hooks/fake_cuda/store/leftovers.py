@@ -5,21 +5,23 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any
+from functools import partial
 
 __all__ = [
     "BEING_MADE",
-    "JOURNAL",
+    "MADE",
     "OWNER",
     "STORE_PREFIX",
+    "TRANSPARENT",
+    "made_paths",
     "own",
     "remove_leftovers",
+    "remove_made",
     "remove_tree",
 ]
 
@@ -28,15 +30,17 @@ STORE_PREFIX = "neusight-"
 #: File in a store's folder with its owner's process number, which the owner keeps locked while it
 #: lives: containers that share a folder do not share numbers.
 OWNER = "owner"
-#: File in a store's folder with a line of JSON for each new file that the run made elsewhere.
-JOURNAL = "journal"
+#: Folder in a store's folder with a mark for each new file that the run made elsewhere.
+MADE = "made"
+#: Mode of folders in it that only lead to marks.
+TRANSPARENT = stat.S_ISVTX | 0o700
 
 #: Device and inode of what the run was about to make where nothing stood.
 BEING_MADE = (0, 0)
 
-#: What a run writes to a new file comes a moment after the journal names it: a second, so that no
-#: other program's write, after the run was killed, is taken for its own.
-_AFTER_THE_JOURNAL_NS = 10**9
+#: What a run writes to a new file comes a moment after it is marked: a second, so that no other
+#: program's write, after the run was killed, is taken for its own.
+_AFTER_THE_MARK_NS = 10**9
 
 
 def own(folder: str) -> int:
@@ -49,8 +53,8 @@ def own(folder: str) -> int:
 
 
 def remove_leftovers(parent: str) -> list[str]:
-    """Removes the stores in a folder whose owners are dead, with the new files that their journals
-    list if they are still the same, and links to such; returns the stores removed. Never raises."""
+    """Removes the stores in a folder whose owners are dead, with the new files that they made if
+    they are still the same, and links to such; returns the stores removed. Never raises."""
     removed = []
     for folder in _own_entries(parent, stat.S_ISDIR):
         with suppress(OSError, ValueError):
@@ -59,7 +63,7 @@ def remove_leftovers(parent: str) -> list[str]:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if _is_alive(int(os.read(descriptor, 20))):
                     continue
-                _remove_new_files(os.path.join(folder, JOURNAL))
+                remove_made(folder, partial(_is_of_run, _last_write_ns(folder)))
                 remove_tree(folder)
                 removed.append(folder)
             finally:
@@ -101,47 +105,53 @@ def _own_entries(parent: str, is_kind: Callable[[int], bool]) -> Iterator[str]:
                 yield entry.path
 
 
-def _remove_new_files(journal: str) -> None:
-    """Last made, first removed: files before the folders they are in. What was written after the
-    run's last sign of life is somebody else's, also where it is the same file."""
-    try:
-        last_ns = os.stat(journal).st_mtime_ns + _AFTER_THE_JOURNAL_NS
-    except OSError:
-        return
-    for path, identity in reversed(_new_files(journal).items()):
+def remove_made(folder: str, is_ours: Callable[[str, os.stat_result], bool]) -> None:
+    """Removes what the run of the store in `folder` made elsewhere, if it is still the same and
+    `is_ours` of its path and status. Never raises."""
+    for path, mark in reversed(list(made_paths(folder))):
         with suppress(OSError):
             status = os.lstat(path)
-            is_same = identity in (BEING_MADE, (status.st_dev, status.st_ino))
-            if is_same and (stat.S_ISDIR(status.st_mode) or status.st_mtime_ns <= last_ns):
-                remove: Any = os.rmdir if stat.S_ISDIR(status.st_mode) else os.unlink
-                remove(path)
+            if not is_ours(path, status):
+                continue
+            if stat.S_ISDIR(mark.st_mode):
+                os.rmdir(path)  # what another program put there stays
+            elif _identity(f"{folder}/{MADE}{path}") in (
+                BEING_MADE,
+                (status.st_dev, status.st_ino),
+            ):
+                os.unlink(path)
 
 
-def _new_files(journal: str) -> dict[str, tuple[int, int]]:
-    """Device and inode of what the run made and did not remove again, by path."""
-    found: dict[str, tuple[int, int]] = {}
-    for line in _lines(journal):
-        with suppress(ValueError, KeyError, TypeError):  # the last line may be half a line
-            entry = json.loads(line)
-            if "new" in entry:
-                found[entry["new"]] = (entry["dev"], entry["ino"])
-            elif "lost" in entry:
-                for path in _at_or_below(entry["lost"], found):
-                    del found[path]
-            elif "moved_made" in entry:
-                source, target = entry["moved_made"], entry["to"]
-                for path in _at_or_below(source, found):
-                    found[target + path[len(source) :]] = found.pop(path)
-    return found
+def made_paths(folder: str) -> Iterator[tuple[str, os.stat_result]]:
+    """What the run of a store made, folders before what is in them, and the status of its mark:
+    a folder where it is one."""
+    yield from _marks_below(f"{folder}/{MADE}", "")
 
 
-def _at_or_below(folder: str, paths: Iterable[str]) -> list[str]:
-    return [path for path in paths if path == folder or path.startswith(folder + "/")]
+def _marks_below(folder: str, path: str) -> Iterator[tuple[str, os.stat_result]]:
+    with suppress(OSError):
+        for name in sorted(os.listdir(folder)):
+            mark, below = f"{folder}/{name}", f"{path}/{name}"
+            status = os.lstat(mark)
+            if not (stat.S_ISDIR(status.st_mode) and stat.S_IMODE(status.st_mode) == TRANSPARENT):
+                yield below, status
+            yield from _marks_below(mark, below)
 
 
-def _lines(path: str) -> list[str]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read().splitlines()
-    except (OSError, ValueError):
-        return []
+def _identity(mark: str) -> tuple[int, int] | None:
+    """Device and inode of a new file; none in a mark of which half is written."""
+    with open(mark) as file:
+        numbers = file.read().split()
+    return (int(numbers[0]), int(numbers[1])) if len(numbers) == 2 else None
+
+
+def _last_write_ns(folder: str) -> int:
+    """When the run last made something, or began to."""
+    marks = [status.st_mtime_ns for _, status in made_paths(folder)]
+    return max(marks, default=0) + _AFTER_THE_MARK_NS
+
+
+def _is_of_run(last_ns: int, path: str, status: os.stat_result) -> bool:
+    """What was written after the run's last sign of life is somebody else's, also where it is the
+    same file."""
+    return stat.S_ISDIR(status.st_mode) or status.st_mtime_ns <= last_ns

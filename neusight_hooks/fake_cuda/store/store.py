@@ -1,43 +1,49 @@
 """The private store behind a script's files: copies, removals and what is new, in one folder.
 
-A path that the script names is *visible* in one of four ways: as it really is; through a private
-copy (or at another place, after a move); not at all, after a removal; or as something new that
-really stands there until the run ends. The store's journal says which, to every process of the run.
+Three trees in it mirror the paths of the file system. What lies in `files` is shown in place of
+what really stands at its path; `hidden` has an empty file for each path that was removed; `made`
+has a mark for each new file or folder that really stands there until the run ends. Folders of mode
+`TRANSPARENT` only lead to what is below them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
-import shutil
 import stat
 import tempfile
+import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from neusight.fake_cuda.store import changes
+from neusight.fake_cuda.store.changes import Change
 from neusight.fake_cuda.store.folder_watch import FolderWatch
-from neusight.fake_cuda.store.journal import Journal
 from neusight.fake_cuda.store.leftovers import (
     BEING_MADE,
+    MADE,
     OWNER,
     STORE_PREFIX,
+    TRANSPARENT,
+    made_paths,
     own,
+    remove_made,
     remove_tree,
 )
-from neusight.fake_cuda.store.original_functions import functions_beneath
-from neusight.fake_cuda.store.path_tree import PathTree
 from neusight.fake_cuda.store.private_copy import copy_privately
 from neusight.interrupts import signals_held
 
-__all__ = ["SUPERVISED", "Place", "Store", "missing"]
+__all__ = ["Place", "Store", "missing"]
 
 #: Symbolic links followed in one path (MAXSYMLINKS of Linux).
 _MAX_LINKS = 40
-
-_FILES = "files"
-#: File in a store's folder where a supervisor does what processes of the run do to files.
-SUPERVISED = "supervised"
+#: Begins a file of mode _REFERENCE_MODE in `files` that names the place of the content.
+_REFERENCE = b"\0neusight\0"
+_REFERENCE_MODE = stat.S_ISVTX | 0o400
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 
 
 class Place(NamedTuple):
@@ -47,8 +53,8 @@ class Place(NamedTuple):
     is_private: bool
 
 
-# Over 300 lines: what is visible where, what was made and what is gone is one state, kept by one
-# journal; every question about a path needs all of it.
+# Over 300 lines: what is visible where, what was made and what is gone lie in three trees; every
+# question about a path needs all of them.
 class Store:
     """What became of the script's files, and where.
 
@@ -56,27 +62,23 @@ class Store:
     it closes it.
     """
 
-    def __init__(self, folder: str, *, waits: bool = True) -> None:
-        self.true = functions_beneath()
+    def __init__(self, folder: str) -> None:
+        functions = ((name, getattr(os, name)) for name in dir(os))
+        #: The functions of `os` as they are now: the overlay exchanges them.
+        self.true = SimpleNamespace(**{name: value for name, value in functions if callable(value)})
         self.folder = folder
-        with open(os.path.join(folder, OWNER)) as file:
+        with open(f"{folder}/{OWNER}") as file:
             self._owner = int(file.read())
-        self._is_supervised = os.path.exists(os.path.join(folder, SUPERVISED))
         #: Remembers the folders in which the script changes something, where nothing else guards.
         self.watch: FolderWatch | None = None
         #: What could not be copied to the folder that keeps the run's files, and why.
         self.not_kept: list[str] = []
-        #: Visible path -> where it lies now; None where it was removed.
-        self.entries = PathTree[Place | None]()
-        #: Visible path -> device and inode of what the run made there.
-        self.made = PathTree[tuple[int, int]]()
-        #: Visible paths of folders of which mode and times were to be changed.
-        self.refused: dict[str, None] = {}
-        # Several names of one file share its copy: device and inode -> place.
-        self._shared: dict[tuple[int, ...], str] = {}
-        self._journal = Journal(folder, self._apply, waits=waits)
+        self._files, self._hidden = f"{folder}/files", f"{folder}/hidden"
+        #: Several names of one file share its copy: here it is named by device and inode.
+        self._inodes = f"{folder}/inodes"
+        self._made = f"{folder}/{MADE}"
+        self._thread_lock, self._depth = threading.RLock(), 0
         self._lock: int | None = None
-        self.refresh()
 
     @classmethod
     def create(cls, *, parent: str | None = None) -> Store:
@@ -84,113 +86,134 @@ class Store:
         with signals_held():
             folder = os.path.realpath(tempfile.mkdtemp(prefix=STORE_PREFIX, dir=parent))
             lock = own(folder)  # first: what has no owner is never removed
-            os.mkdir(os.path.join(folder, _FILES))
             store = cls(folder)
             store._lock = lock
+            for path in (store._files, store._hidden, store._inodes, store._made):
+                os.mkdir(path)
+                os.utime(path, (0, 0))  # until something is in it
             return store
 
-    # -- the journal ------------------------------------------------------------------------------
-
-    def refresh(self) -> None:
-        """Takes over what other processes of the run did."""
-        self._journal.refresh()
-
-    def changing(self) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[None]:
         """While open, no other process or thread of the run changes the store."""
-        return self._journal.held()
-
-    def is_held_by(self, thread: int) -> bool:
-        """Whether a thread, of whatever process, is the last that was in `changing`."""
-        return self._journal.holder() == thread
-
-    def _apply(self, line: dict[str, Any]) -> None:
-        if "at" in line:
-            self.entries[line["at"]] = Place(line["place"], line["private"])
-            if "inode" in line:
-                self._shared[tuple(line["inode"])] = line["place"]
-        elif "gone" in line:
-            self._forget(line["gone"])
-            self.entries[line["gone"]] = None
-        elif "clear" in line:
-            self._forget(line["clear"])
-        elif "new" in line:
-            self.made[line["new"]] = (line["dev"], line["ino"])
-        elif "lost" in line:
-            for path in self.made.at_or_below(line["lost"]):
-                self.made.pop(path)
-        elif "refused" in line:
-            self.refused[line["refused"]] = None
-        elif "moved" in line:
-            _move(self.entries, line["moved"], line["to"])
-        else:
-            _move(self.made, line["moved_made"], line["to"])
-
-    def _forget(self, path: str) -> None:
-        for below in self.entries.at_or_below(path):
-            self.entries.pop(below)
+        with self._thread_lock:
+            if self._depth:
+                yield
+                return
+            # Opened again each time: forked processes share the lock of one descriptor.
+            lock = self.true.open(f"{self.folder}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                self._depth = 1
+                yield
+            finally:
+                self._depth = 0
+                os.close(lock)
 
     # -- what is visible --------------------------------------------------------------------------
 
     @property
+    def is_over(self) -> bool:
+        """Whether the run has ended, and the store with it."""
+        return self._status(self._files) is None
+
+    @property
     def is_untouched(self) -> bool:
         """Whether every path shows what really stands there."""
-        self.refresh()
-        return not self.entries
+        return self._is_empty(self._files) and self._is_empty(self._hidden)
+
+    def _is_empty(self, tree: str) -> bool:
+        status = self._status(tree)
+        return status is None or status.st_mtime_ns == 0
 
     def locate(self, path: str) -> Place | None:
         """Where a visible path lies, whether anything stands there or not; None where it was
         removed. `path` is absolute and free of links but for its last part."""
-        known = self.entries.nearest(path)
-        if known is None:
-            place = Place(path, self.is_within(path))
-        else:
-            entry = self.entries[known]
-            if entry is None:
-                return None
-            place = Place(entry.path + path[len(known) :], entry.is_private)
-        return place if place.is_private else self._shared_place(place.path) or place
+        if self.is_untouched or self.is_within(path):
+            return Place(path, self.is_within(path))
+        entries = list(self._entries(self._files, path))
+        if entries:
+            at, status = entries[-1]
+            rest = path[len(at) - len(self._files) :]
+            if not stat.S_ISDIR(status.st_mode):
+                source = self._reference(at, status)
+                if source is None:
+                    return Place(at + rest, True)
+                return self._shared_place(source) or Place(source + rest, False)
+            if not rest and not _is_transparent(status):
+                return Place(at, True)
+        return None if self.is_hidden(path) else self._shared_place(path) or Place(path, False)
 
-    def outside(self, path: str) -> str:
-        """A path of what really stands at `path`, also where a supervisor answers system calls by
-        what is visible: it leaves /proc alone."""
-        return f"/proc/self/root{path}" if self._is_supervised else path
+    def _entries(self, tree: str, path: str) -> Iterator[tuple[str, os.stat_result]]:
+        """What a tree has for a path and what is above it, outermost first."""
+        at = tree
+        for part in path.split("/"):
+            if part:
+                at = f"{at}/{part}"
+                status = self._status(at)
+                if status is None:
+                    return
+                yield at, status
+
+    def _status(self, place: str) -> os.stat_result | None:
+        try:
+            return self.true.lstat(place)  # type: ignore[no-any-return]
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def _reference(self, at: str, status: os.stat_result) -> str | None:
+        """The path that a file in `files` stands for; None where it is the content itself."""
+        if not (stat.S_ISREG(status.st_mode) and status.st_mode & stat.S_ISVTX):
+            return None
+        opened = self.true.open(at, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            data = os.read(opened, 2**16)
+        finally:
+            os.close(opened)
+        named = data.removeprefix(_REFERENCE)
+        return os.fsdecode(named) if named != data else None
 
     def _shared_place(self, path: str) -> Place | None:
-        if self._shared:
-            with contextlib.suppress(OSError):
-                status = self.true.lstat(self.outside(path))
-                place = self._shared.get((status.st_dev, status.st_ino))
-                return None if place is None else Place(place, True)
+        if not self._is_empty(self._inodes):
+            status = self._status(path)
+            if status is not None and status.st_nlink > 1:
+                place = self._of_inode(status)
+                return None if self._status(place) is None else Place(place, True)
         return None
 
-    def _looked_at(self, place: Place) -> str:
-        return place.path if place.is_private else self.outside(place.path)
+    def _of_inode(self, status: os.stat_result) -> str:
+        return f"{self._inodes}/{status.st_dev}-{status.st_ino}"
 
     def is_within(self, path: str) -> bool:
         """Whether a path lies in the store itself."""
         return path == self.folder or path.startswith(self.folder + "/")
 
+    def is_hidden(self, path: str) -> bool:
+        """Whether the run removed what really stands at `path`, or a folder above it."""
+        return any(not stat.S_ISDIR(one.st_mode) for _, one in self._entries(self._hidden, path))
+
     def is_made(self, path: str) -> bool:
         """Whether what really stands at `path` was made in this run."""
-        return self.made.nearest(path) is not None
+        return any(not _is_transparent(one) for _, one in self._entries(self._made, path))
+
+    def exists(self, path: str) -> bool:
+        """Whether something really stands at `path`."""
+        return self._status(path) is not None
 
     def stands(self, path: str) -> bool:
         """Whether something really stands at `path` that this run did not make."""
-        return self._exists(path) and not self.is_made(path)
+        return self.exists(path) and not self.is_made(path)
 
-    def is_shared(self, place: str) -> bool:
-        """Whether a private copy stands for several names of one file."""
-        return place in self._shared.values()
+    def is_free(self, path: str) -> bool:
+        """Whether something new can really stand at `path`, and be seen there."""
+        above = self._status(os.path.dirname(path))
+        is_in_folder = above is not None and stat.S_ISDIR(above.st_mode)
+        return is_in_folder and not self.stands(path) and not self.is_hidden(path)
 
     def lstat(self, path: str) -> os.stat_result | None:
         """The status of what is visible at `path`, links not followed; None if nothing is."""
         place = self.locate(path)
-        if place is None:
-            return None
-        try:
-            return self.true.lstat(self._looked_at(place))  # type: ignore[no-any-return]
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        return None if place is None else self._status(place.path)
 
     def is_folder(self, path: str) -> bool:
         """Whether a folder is visible at `path`."""
@@ -226,7 +249,7 @@ class Store:
         if place is None:
             return None
         try:
-            return self.true.readlink(self._looked_at(place))  # type: ignore[no-any-return]
+            return self.true.readlink(place.path)  # type: ignore[no-any-return]
         except OSError:
             return None
 
@@ -235,136 +258,272 @@ class Store:
         place = self.locate(path)
         if place is None:
             raise missing(path)
-        names = dict.fromkeys(self.true.listdir(self._looked_at(place)))
-        for name in self.entries.names_in(path):
+        own = self._files + path.rstrip("/")
+        is_shown = place.path == own
+        if is_shown and (self.is_hidden(path) or self._status(path) is None):
+            names = {}
+        else:
+            names = dict.fromkeys(self.true.listdir(path if is_shown else place.path))
+            for name in self._names(self._hidden + path):
+                if self.is_hidden(os.path.join(path, name)):
+                    names.pop(name, None)
+        for name in self._names(own):
             if self.lstat(os.path.join(path, name)) is None:
                 names.pop(name, None)
             else:
                 names[name] = None
         return list(names)
 
+    def _names(self, folder: str) -> list[str]:
+        status = self._status(folder)
+        is_folder = status is not None and stat.S_ISDIR(status.st_mode)
+        return self.true.listdir(folder) if is_folder else []
+
     def visible_of(self, place: str) -> str:
         """The visible path of what lies at `place`, such as an open folder."""
-        for path in self.entries:
-            entry = self.entries[path]
-            if entry is not None and (place == entry.path or place.startswith(entry.path + "/")):
-                return path + place[len(entry.path) :]
+        if place == self._files or place.startswith(self._files + "/"):
+            return place[len(self._files) :] or "/"
         return place
+
+    def listing(self, path: str) -> str | None:
+        """A folder that shows to every program what is visible in the folder `path`: None where
+        that is what really stands there."""
+        is_own = self._status(self._files + path) is not None
+        if not is_own and self._status(self._hidden + path) is None:
+            return None
+        names = self.names_in(path)
+        place = self.locate(path)
+        if place == Place(path, False) and set(names) == set(self.true.listdir(path)):
+            return None
+        folder = self.private_folder(path)
+        for name in self.true.listdir(folder):
+            if name not in names:
+                remove_tree(f"{folder}/{name}")
+        for name in names:
+            self._stand_for(os.path.join(path, name), f"{folder}/{name}")
+        return folder
+
+    def _stand_for(self, path: str, at: str) -> None:
+        status = self._status(path)
+        if status is None or self._status(at) is not None:
+            return
+        if stat.S_ISDIR(status.st_mode):
+            self.true.mkdir(at, TRANSPARENT)
+        else:
+            self._refer(at, path, status)
 
     # -- changes ----------------------------------------------------------------------------------
 
-    def new_place(self, path: str) -> str:
-        """A free path in the store for what is to be visible at `path`, its name kept."""
-        holder = _numbered_folder(self, os.path.join(self.folder, _FILES))
-        return os.path.join(holder, os.path.basename(path) or "root")
+    def own_place(self, path: str) -> str:
+        """A free place in the store for what is to be visible at `path`."""
+        self.forget(path)
+        return self._led_to(self._files, path)
 
-    def put(self, path: str, place: Place, *, inode: tuple[int, int] | None = None) -> None:
-        """From now on `path` shows what lies at `place`."""
-        shared = {} if inode is None else {"inode": inode}
-        line = {"at": path, "place": place.path, "private": place.is_private}
-        self._journal.write({**line, **shared})
+    def _led_to(self, tree: str, path: str) -> str:
+        """Where `path` lies in a tree, with folders that lead there."""
+        at = tree
+        for part in path.split("/")[1:-1]:
+            at = f"{at}/{part}"
+            if self._status(at) is None:
+                self.true.mkdir(at, TRANSPARENT)
+        return f"{at}/{path.rsplit('/', 1)[1]}"
 
-    def drop(self, path: str) -> None:
-        """From now on nothing is visible at `path` and below."""
-        folder, name = os.path.split(path)
-        place = self.locate(folder)
-        shows_through = place is not None and self._exists(os.path.join(place.path, name))
-        self._journal.write({"gone" if shows_through else "clear": path})
+    def forget(self, path: str) -> None:
+        """What really stands at `path` shows again, where it is not hidden."""
+        self._remove(self._files + path)
 
-    def _exists(self, path: str) -> bool:
+    def _remove(self, at: str) -> None:
+        status = self._status(at)
+        if status is not None and stat.S_ISDIR(status.st_mode):
+            remove_tree(at)
+        elif status is not None:
+            self.true.unlink(at)
+
+    def hide(self, path: str) -> None:
+        """From now on nothing that really stands at `path` and below is visible."""
+        at = self._led_to(self._hidden, path)
+        self._remove(at)
+        os.close(self.true.open(at, _NEW_FILE, 0o600))
+
+    def show(self, path: str, place: Place) -> None:
+        """From now on what lies at `place` is visible at `path`; what is the run's own moves."""
+        at = self.own_place(path)
+        is_made = not place.is_private and self.is_made(place.path)
+        status = self.true.lstat(place.path)
+        if place.path.startswith(self._inodes + "/"):
+            self.true.link(place.path, at)
+        elif not (place.is_private or is_made):
+            self._refer(at, place.path, status)
+        else:
+            try:
+                self.true.rename(place.path, at)
+            except OSError:  # another disk
+                copy_privately(self.true, path, place.path, at, empty=False)
+                self.true.unlink(place.path)
+        if is_made:
+            self.record_removed(place.path)
+
+    def _refer(self, at: str, path: str, status: os.stat_result) -> None:
+        """What is shown at a place is what really stands at `path`."""
+        if stat.S_ISLNK(status.st_mode):
+            self.true.symlink(self.true.readlink(path), at)
+            return
+        opened = self.true.open(at, _NEW_FILE, _REFERENCE_MODE)
         try:
-            self.true.lstat(self.outside(path))
-        except OSError:
-            return False
-        return True
-
-    def clear(self, path: str) -> None:
-        """What became of `path` and what is below no longer counts."""
-        self._journal.write({"clear": path})
+            os.write(opened, _REFERENCE + os.fsencode(path))
+            self.true.fchmod(opened, _REFERENCE_MODE)
+        finally:
+            os.close(opened)
 
     def move_entries(self, source: str, target: str) -> None:
-        """What became of paths at and below `source` holds for `target`."""
-        self._journal.write({"moved": source, "to": target})
+        """What is shown below `source` is shown below `target`, where its folder now stands."""
+        self.forget(target)
+        at = self._files + source
+        if self._status(at) is not None:
+            self.true.rename(at, self._led_to(self._files, target))
 
-    @contextlib.contextmanager
-    def making(self, path: str) -> Iterator[None]:
-        """Inside, the run makes what will stand at `path`, where nothing does: that is recorded
-        first, so that a run that is killed meanwhile leaves nothing behind."""
-        self._journal.write({"new": path, "dev": 0, "ino": 0})
-        try:
-            yield
-            self.record_made(path, self.true.lstat(path))
-        except OSError:
-            self.record_removed(path)
-            raise
-
-    def note_refused(self, path: str) -> None:
-        """Mode or times of a folder of the user's were to be changed, and stay."""
-        if path not in self.refused:
-            self._journal.write({"refused": path})
-
-    def record_made(self, path: str, status: os.stat_result) -> None:
-        """The run made what stands at `path`."""
-        self._journal.write({"new": path, "dev": status.st_dev, "ino": status.st_ino})
-
-    def record_removed(self, path: str) -> None:
-        """What the run made at `path` and below stands there no longer."""
-        self._journal.write({"lost": path})
-
-    def record_moved(self, source: str, target: str) -> None:
-        """What the run made at `source` and below stands at `target` now."""
-        self._journal.write({"moved_made": source, "to": target})
+    def private_folder(self, path: str) -> str:
+        """A folder in the store with the mode and times of the one that is visible at `path`."""
+        status = self.lstat(path)
+        assert status is not None
+        at = self._led_to(self._files, path)
+        own = self._status(at)
+        if own is None:
+            self.true.mkdir(at, 0o700)
+        if own is None or _is_transparent(own):
+            mode = stat.S_IMODE(status.st_mode) | 0o700
+            self.true.chmod(at, mode if mode != TRANSPARENT else 0o700)
+            self.true.utime(at, ns=(status.st_atime_ns, status.st_mtime_ns))
+        return at
 
     def private(self, path: str, *, empty: bool = False) -> str:
         """A place in the store to write instead of the file visible at `path`, its content in it
         unless it is to be `empty`; a free one where none is. OSError where it is too large to be
         copied, or the disk is full."""
         with self.changing():
-            place = self.locate(path)
+            place, status = self.locate(path), self.lstat(path)
             if place is not None and place.is_private:
                 return place.path
-            copy = self.new_place(path)
-            inode = None
-            if place is not None and self.lstat(path) is not None:
-                status = copy_privately(self.true, path, self._looked_at(place), copy, empty=empty)
-                inode = (status.st_dev, status.st_ino) if status.st_nlink > 1 else None
-            self.put(path, Place(copy, True), inode=inode)
-            return copy
+            if place is None or status is None:
+                return self.own_place(path)
+            if stat.S_ISLNK(status.st_mode):
+                at = self.own_place(path)
+                self._refer(at, place.path, status)
+                return at
+            part = f"{self.folder}/part"
+            self._remove(part)
+            copy_privately(self.true, path, place.path, part, empty=empty)
+            at = self._led_to(self._files, path)
+            self.true.rename(part, at)
+            if status.st_nlink > 1:
+                self.true.link(at, self._of_inode(status))
+            return at
+
+    # -- what is new ------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def making(self, path: str, *, is_folder: bool = False) -> Iterator[None]:
+        """Inside, the run makes what will stand at `path`, where nothing does: that is recorded
+        first, so that a run that is killed meanwhile leaves nothing behind."""
+        self.forget(path)
+        at = self._led_to(self._made, path)
+        self._remove(at)
+        if is_folder:
+            self.true.mkdir(at, 0o700)
+        else:
+            self._write_mark(at, BEING_MADE)
+        try:
+            yield
+            if not is_folder:
+                self.record_made(path)
+        except OSError:
+            self.record_removed(path)
+            raise
+
+    def record_made(self, path: str) -> None:
+        """The run made what stands at `path`."""
+        status = self.true.lstat(path)
+        at = self._led_to(self._made, path)
+        own = self._status(at)
+        if stat.S_ISDIR(status.st_mode):
+            if own is None:
+                self.true.mkdir(at, 0o700)
+        elif own is None or not stat.S_ISDIR(own.st_mode):
+            self._write_mark(at, (status.st_dev, status.st_ino))
+
+    def _write_mark(self, at: str, identity: tuple[int, int]) -> None:
+        opened = self.true.open(at, _NEW_FILE, 0o600)
+        os.write(opened, b"%d %d" % identity)
+        os.close(opened)
+
+    def record_removed(self, path: str) -> None:
+        """What the run made at `path` and below stands there no longer."""
+        self._remove(self._made + path)
+
+    def record_moved(self, source: str, target: str) -> None:
+        """What the run made at `source` and below stands at `target` now."""
+        self.record_removed(target)
+        at = self._made + source
+        if self._status(at) is None:  # part of a new folder
+            self.record_made(target)
+        else:
+            self.true.rename(at, self._led_to(self._made, target))
 
     # -- the end ----------------------------------------------------------------------------------
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the run has ended, and the store with it."""
-        return self._journal.is_removed
 
     @property
     def is_owner(self) -> bool:
         """Whether this process made the store."""
         return os.getpid() == self._owner
 
+    def changes(self) -> Iterator[Change]:
+        """Every path at which something else was visible than stands there, or stood before."""
+        yield from self._changes_below(self._files, "")
+        for path, status in made_paths(self.folder):
+            if stat.S_ISDIR(status.st_mode):
+                yield from self._made_below(path)
+            elif self._status(path) is not None:
+                yield Change(path, True, False, path)
+        yield from self._removals_below(self._hidden, "")
+
+    def _changes_below(self, folder: str, path: str) -> Iterator[Change]:
+        for name in sorted(self.true.listdir(folder)):
+            at, visible = f"{folder}/{name}", f"{path}/{name}"
+            status = self.true.lstat(at)
+            if stat.S_ISDIR(status.st_mode):
+                yield from self._changes_below(at, visible)
+                continue
+            source = self._reference(at, status)
+            is_new = not self.stands(visible)
+            if source is None or source != visible:
+                yield Change(visible, is_new, False, source or at)
+
+    def _made_below(self, folder: str) -> Iterator[Change]:
+        """The folder, and what other programs put there."""
+        if self._status(folder) is None:
+            return
+        yield Change(folder, True, False, None)
+        for name in sorted(self._names(folder)):
+            path = f"{folder}/{name}"
+            status = self._status(path)
+            if self._status(self._made + path) is not None or status is None:
+                continue
+            if stat.S_ISDIR(status.st_mode):
+                yield from self._made_below(path)
+            else:
+                yield Change(path, True, False, path)
+
+    def _removals_below(self, folder: str, path: str) -> Iterator[Change]:
+        for name in sorted(self.true.listdir(folder)):
+            at, visible = f"{folder}/{name}", f"{path}/{name}"
+            if stat.S_ISDIR(self.true.lstat(at).st_mode):
+                yield from self._removals_below(at, visible)
+            elif self.lstat(visible) is None:
+                yield Change(visible, False, True, None)
+
     def summary_line(self) -> str:
-        """What was kept from the user's files, in a line; empty where nothing was."""
-        self.refresh()
-        parts = []
-        if self.entries:
-            first = _shown(next(iter(self.entries)))
-            parts.append(f"went to a temporary place, not over your files (first: {first})")
-        if self.made:
-            first = _shown(next(iter(self.made)))
-            parts.append(f"was new and is removed at the end (first: {first})")
-        stated = [f"what the script wrote {' or '.join(parts)}"] if parts else []
-        if self.refused:
-            first = _shown(next(iter(self.refused)))
-            stated.append(
-                f"changes of the mode or times of your folders were refused (first: {first})"
-            )
-        if not stated:
-            return ""
-        return (
-            f"{', '.join(stated)}; --keep-writes DIR keeps what was written, "
-            "--allow-writes writes where the script says"
-        )
+        """What became of the script's files, in a line; empty where it wrote none."""
+        return changes.summary_of(self.changes())
 
     def close(self, *, keep: str | None = None) -> None:
         """Removes what the run made, and the store; copies both to the folder `keep` before.
@@ -376,64 +535,25 @@ class Store:
                 self._close(keep)
 
     def _close(self, keep: str | None) -> None:
-        self.refresh()
         kept = None if keep is None else os.path.realpath(keep)
         try:
             if kept is not None:
-                self._collect(kept)
+                self.not_kept += changes.keep(self.changes(), kept, store=self.folder)
         finally:
-            for path in sorted(self.made, key=len, reverse=True):
-                if kept is None or not _is_in(path, kept):
-                    self._remove_made(path)
-            self._journal.close()
+            remove_made(self.folder, lambda path, _: kept is None or not _is_in(path, kept))
             remove_tree(self.folder)
             if self._lock is not None:
                 with contextlib.suppress(OSError):  # a script may have closed it
                     os.close(self._lock)
                 self._lock = None
 
-    def _remove_made(self, path: str) -> None:
-        with contextlib.suppress(OSError):
-            status = os.lstat(path)
-            if self.made[path] not in (BEING_MADE, (status.st_dev, status.st_ino)):
-                return  # something else stands there now
-            if stat.S_ISDIR(status.st_mode):
-                os.rmdir(path)  # what another program put there stays
-            else:
-                os.unlink(path)
-
-    def _collect(self, keep: str) -> None:
-        start = os.getcwd()
-        for path in _outermost([*self.made, *self.entries]):
-            for source, shown in self._written_below(path):
-                if _is_in(shown, keep):
-                    continue  # the script wrote it there itself
-                if start == "/" or not shown.startswith(start + "/"):
-                    target = os.path.join(keep, "root", shown.lstrip("/"))
-                else:
-                    target = os.path.join(keep, os.path.relpath(shown, start))
-                try:
-                    os.makedirs(os.path.dirname(target), exist_ok=True)
-                    shutil.copy2(source, target, follow_symlinks=False)
-                except OSError as error:
-                    with contextlib.suppress(OSError):
-                        os.unlink(target)
-                    self.not_kept.append(f"{shown} ({error.strerror or error})")
-
-    def _written_below(self, path: str) -> Iterator[tuple[str, str]]:
-        """Place and visible path of every file at or below `path` that the run wrote."""
-        status, place = self.lstat(path), self.locate(path)
-        if status is None or place is None:
-            return
-        if stat.S_ISDIR(status.st_mode):
-            for name in self.names_in(path):
-                yield from self._written_below(os.path.join(path, name))
-        elif place.is_private or self.is_made(place.path):
-            yield place.path, path
-
 
 def _is_in(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _is_transparent(status: os.stat_result) -> bool:
+    return stat.S_ISDIR(status.st_mode) and stat.S_IMODE(status.st_mode) == TRANSPARENT
 
 
 def missing(path: Any) -> FileNotFoundError:
@@ -441,44 +561,6 @@ def missing(path: Any) -> FileNotFoundError:
     return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
 
-def _numbered_folder(store: Store, folder: str) -> str:
-    """A new folder in `folder`, numbered."""
-    number = len(store.true.listdir(folder))
-    while True:
-        path = os.path.join(folder, str(number))
-        try:
-            store.true.mkdir(path)
-        except FileExistsError:
-            number += 1
-        else:
-            return path
-
-
 def _parts(path: str) -> list[str]:
     """The parts of a path, last first."""
     return [part for part in reversed(path.split("/")) if part not in ("", ".")]
-
-
-def _move(tree: PathTree[Any], source: str, target: str) -> None:
-    for path in tree.at_or_below(source):
-        tree[target + path[len(source) :]] = tree.pop(path)
-
-
-def _outermost(paths: list[str]) -> list[str]:
-    kept: dict[str, None] = {}
-    for path in sorted(paths):
-        if not any(above in kept for above in _folders_above(path)):
-            kept[path] = None
-    return list(kept)
-
-
-def _folders_above(path: str) -> Iterator[str]:
-    while path != "/":
-        path = os.path.dirname(path)
-        yield path
-
-
-def _shown(path: str) -> str:
-    """A path as the user would name it from here."""
-    start = os.getcwd().rstrip("/") + "/"
-    return path.removeprefix(start)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -10,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from neusight.fake_cuda.store.leftovers import JOURNAL, OWNER, own, remove_leftovers
+from neusight.fake_cuda.store.leftovers import (
+    MADE,
+    OWNER,
+    TRANSPARENT,
+    own,
+    remove_leftovers,
+)
 
 
 @pytest.fixture
@@ -20,17 +25,21 @@ def dead_pid() -> int:
     return process.pid
 
 
-def store(parent: Path, pid: int, *lines: dict[str, object]) -> Path:
+def store(parent: Path, pid: int, *made: Path) -> Path:
+    """A store of a process that made these files and folders."""
     folder = parent / "neusight-abc"
     (folder / "files").mkdir(parents=True)
     (folder / OWNER).write_text(str(pid))
-    (folder / JOURNAL).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for path in made:
+        status, mark = path.lstat(), Path(f"{folder}/{MADE}{path}")
+        for above in reversed([one for one in mark.parents if not one.exists()]):
+            above.mkdir()
+            above.chmod(TRANSPARENT)
+        if path.is_dir():
+            mark.mkdir(mode=0o700, exist_ok=True)
+        else:
+            mark.write_text(f"{status.st_dev} {status.st_ino}")
     return folder
-
-
-def made(path: Path) -> dict[str, object]:
-    status = path.lstat()
-    return {"new": str(path), "dev": status.st_dev, "ino": status.st_ino}
 
 
 def test_a_dead_owners_store_goes_and_with_it_the_files_it_made(
@@ -38,36 +47,25 @@ def test_a_dead_owners_store_goes_and_with_it_the_files_it_made(
 ) -> None:
     home = tmp_path / "home"
     (home / "runs").mkdir(parents=True)
-    for name in ("new", "replaced", "kept", "runs/log", "target"):
+    names = ("new", "replaced", "kept", "runs/log", "half")
+    for name in names:
         (home / name).write_text(name)
-    lines = [made(home / name) for name in ("new", "replaced", "runs", "runs/log", "target")]
-    lines += [{"new": str(home / "source"), **{k: lines[-1][k] for k in ("dev", "ino")}}]
+    made = [home / name for name in ("new", "replaced", "runs", "runs/log", "half")]
+    folder = store(tmp_path, dead_pid, *made)
     (home / "replaced").rename(home / "moved aside")
     (home / "replaced").write_text("the user's")
-    del lines[4]
-    lines += [{"moved_made": str(home / "source"), "to": str(home / "target")}]
-    folder = store(tmp_path, dead_pid, *lines)
-    with (folder / JOURNAL).open("a") as file:
-        file.write('{"new": "/half a li')
+    Path(f"{folder}/{MADE}{home}/half").write_text("12")
 
     assert remove_leftovers(str(tmp_path)) == [str(folder)]
 
     assert not folder.exists()
-    assert sorted(path.name for path in home.iterdir()) == ["kept", "moved aside", "replaced"]
-
-
-def test_what_was_lost_is_not_looked_for(tmp_path: Path, dead_pid: int) -> None:
-    (tmp_path / "new").touch()
-    store(tmp_path, dead_pid, made(tmp_path / "new"), {"lost": str(tmp_path / "new")})
-
-    remove_leftovers(str(tmp_path))
-
-    assert (tmp_path / "new").exists()
+    left = sorted(path.name for path in home.iterdir())
+    assert left == ["half", "kept", "moved aside", "replaced"]
 
 
 def test_a_folder_with_other_files_in_it_stays(tmp_path: Path, dead_pid: int) -> None:
     (tmp_path / "runs").mkdir()
-    store(tmp_path, dead_pid, made(tmp_path / "runs"))
+    store(tmp_path, dead_pid, tmp_path / "runs")
     (tmp_path / "runs" / "another's").touch()
 
     remove_leftovers(str(tmp_path))
@@ -120,10 +118,10 @@ def test_a_file_that_was_written_again_after_the_run_was_killed_stays(
     tmp_path: Path, dead_pid: int
 ) -> None:
     (tmp_path / "model.pt").write_text("invented")
-    folder = store(tmp_path, dead_pid, made(tmp_path / "model.pt"))
+    folder = store(tmp_path, dead_pid, tmp_path / "model.pt")
     with (tmp_path / "model.pt").open("w") as file:  # the same file, as `torch.save` opens it
         file.write("real training's")
-    later = (folder / JOURNAL).stat().st_mtime_ns + 2 * 10**9
+    later = Path(f"{folder}/{MADE}{tmp_path}/model.pt").stat().st_mtime_ns + 2 * 10**9
     os.utime(tmp_path / "model.pt", ns=(later, later))
 
     remove_leftovers(str(tmp_path))
@@ -133,8 +131,9 @@ def test_a_file_that_was_written_again_after_the_run_was_killed_stays(
 
 def test_what_a_killed_run_was_about_to_make_goes_too(tmp_path: Path, dead_pid: int) -> None:
     (tmp_path / "new").touch()
-    lines = [{"new": str(tmp_path / name), "dev": 0, "ino": 0} for name in ("new", "not made")]
-    folder = store(tmp_path, dead_pid, *lines)
+    folder = store(tmp_path, dead_pid, tmp_path / "new")
+    for name in ("new", "not made"):
+        Path(f"{folder}/{MADE}{tmp_path}/{name}").write_text("0 0")
 
     assert remove_leftovers(str(tmp_path)) == [str(folder)]
     assert list(tmp_path.iterdir()) == []

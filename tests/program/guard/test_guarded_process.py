@@ -8,6 +8,7 @@ import json
 import os
 import resource
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -21,7 +22,9 @@ from neusight.fake_cuda.store.leftovers import remove_leftovers
 from neusight.integrations.cli.main import main
 from neusight.integrations.program.guard.guarded_process import (
     FILES_VARIABLE,
+    Terminated,
     checked_keep_folder,
+    ending_on_sigterm,
     in_guarded_process,
     is_guarded,
     why_no_view,
@@ -185,7 +188,7 @@ def test_what_stands_stays_and_what_is_new_goes_but_from_caches(
     places = {"home": home, "given": tmp_path / "given", "hub": tmp_path / "hub"}
 
     def work(store: Any) -> str:
-        for folder in (*places.values(), Path(store.folder), Path(tempfile.gettempdir())):
+        for folder in (*places.values(), Path(tempfile.gettempdir())):
             (folder / "file").write_text("x")
         for line in ("echo x >> mine.txt", "chmod 600 mine.txt", "mv mine.txt yours.txt"):
             subprocess.run(line, shell=True, check=True)
@@ -200,23 +203,25 @@ def test_what_stands_stays_and_what_is_new_goes_but_from_caches(
 
 
 def test_what_is_refused_is_listed_with_its_program(home: Path, overlay: None) -> None:
-    def work(store: Any) -> list[str]:
-        lines = ("chmod 700 folder", "touch folder")
-        done = [subprocess.run(line.split(), stderr=subprocess.DEVNULL) for line in lines]
+    def work(store: Any) -> tuple[list[int], int]:
+        python = f'{sys.executable} -S -c \'import os; os.setxattr("folder", "user.k", b"v")\''
+        lines = ("chmod 700 folder", "touch folder", python)
+        done = [subprocess.run(line, stderr=subprocess.DEVNULL, shell=True) for line in lines]
         with contextlib.suppress(PermissionError):
             os.setxattr("mine.txt", "user.key", b"value")
-        return [str(one.returncode) for one in done]
+        return [one.returncode for one in done], stat.S_IMODE(Path("folder").stat().st_mode)
 
     (home / "folder").mkdir()
     before = (home / "folder").stat()
 
     ended = in_guarded_process(work, WORDS)
 
-    assert ended.answer == ["1", "1"]
+    assert ended.answer == ([0, 0, 1], 0o700)
     assert (home / "folder").stat() == before
+    program = Path(sys.executable).name
     assert ended.refused == (
-        "refused, to keep your files as they are: changes by chmod (folder), "
-        "touch (folder), the script (mine.txt); --allow-writes lets them"
+        f"refused, to keep your files as they are: changes by {program} (folder), "
+        "the script (mine.txt); --allow-writes lets them"
     )
 
 
@@ -473,6 +478,18 @@ def begun(home: Path) -> tuple[subprocess.Popen[str], int]:
     )
     assert process.stdout is not None
     return process, int(process.stdout.readline())
+
+
+def test_sigterm_in_a_destructor_is_not_lost() -> None:
+    class Destroyed:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            self.is_reached = True
+
+    with pytest.raises(Terminated), ending_on_sigterm():
+        Destroyed()
+        while True:
+            signal.pause()
 
 
 def test_sigterm_leaves_nothing_behind(home: Path, either: str) -> None:

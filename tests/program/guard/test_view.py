@@ -17,9 +17,10 @@ from typing import Any
 
 import pytest
 
+from neusight.fake_cuda.store.changes import REMOVED, Change, keep, summary_of
 from neusight.fake_cuda.store.leftovers import remove_tree
 from neusight.integrations.program.guard.guarded_process import why_no_view
-from neusight.integrations.program.guard.layers import REMOVED, Change, Layers
+from neusight.integrations.program.guard.layers import Layers
 from neusight.integrations.program.guard.view import enter_view
 
 pytestmark = pytest.mark.skipif(why_no_view() != "", reason=f"no view here: {why_no_view()}")
@@ -166,11 +167,11 @@ def test_what_was_written_is_told_and_kept(place: Path, user: int) -> None:
     assert {name for name, one in changes.items() if not one.is_new and not one.is_removed} == {
         "a.txt", "colon:comma,.txt", "old.txt",
     }  # fmt: skip
-    line = layers.summary_line()
+    line = summary_of(layers.changes())
     assert "over your files (first: a.txt)" in line
     assert "new and is removed at the end (first: b.txt)" in line
     assert "what it removed still stands there (first: dir)" in line
-    assert layers.keep(str(kept)) == []
+    assert keep(layers.changes(), str(kept), store=str(place / "store")) == []
     found = {str(path.relative_to(kept)): path.read_text()
              for path in kept.rglob("*") if path.is_file()}  # fmt: skip
     assert found == {
@@ -196,7 +197,7 @@ def test_folders_that_are_kept_are_real(place: Path, user: int) -> None:
     in_view(lambda: (cache / "model").write_text("x"), place, user, str(cache))
 
     assert (cache / "model").read_text() == "x"
-    assert Layers(str(place / "store")).summary_line() == ""
+    assert summary_of(Layers(str(place / "store")).changes()) == ""
 
 
 def test_a_descriptor_that_was_open_before_writes_into_the_view(place: Path, user: int) -> None:

@@ -1,0 +1,138 @@
+"""What a run wrote, removed and made, path by path: shown in a line, and kept where asked."""
+
+# Strings, not pathlib: whoever opens a forecast imports this, and it must stay quick to import.
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import NamedTuple
+
+from neusight.fake_cuda.store.leftovers import STORE_PREFIX
+
+__all__ = ["ATTRIBUTES", "REMOVED", "Change", "is_private_to_systems", "keep", "summary_of"]
+
+#: Attributes that overlayfs keeps in an upper layer (Documentation/filesystems/overlayfs.rst), as
+#: root and as an ordinary user.
+ATTRIBUTES = ("trusted.overlay.", "user.overlay.")
+#: Folders of files that nobody looks for afterwards.
+_TEMPORARY = ("/tmp", "/var/tmp")
+#: File in the folder that keeps the run's files with what the script removed.
+REMOVED = "removed-by-the-script.txt"
+
+
+class Change(NamedTuple):
+    """A path that differs from what really stands there; `source` has the content of a file."""
+
+    path: str
+    is_new: bool
+    is_removed: bool
+    source: str | None
+
+
+def summary_of(changes: Iterable[Change]) -> str:
+    """What became of the script's files, in a line; empty where it wrote none."""
+    parts, found = [], list(changes)
+    for words, kind in (
+        ("went to a temporary place, not over your files", (False, False)),
+        ("was new and is removed at the end", (True, False)),
+    ):
+        paths = [one.path for one in found if (one.is_new, one.is_removed) == kind]
+        if paths:
+            parts.append(f"{words} (first: {_shown(paths[0])})")
+    removed = [one.path for one in found if one.is_removed]
+    stated = []
+    if parts:
+        stated.append(f"what the script wrote {' or '.join(parts)}")
+    if removed:
+        stated.append(f"what it removed still stands there (first: {_shown(removed[0])})")
+    if not stated:
+        return ""
+    return (
+        f"{', '.join(stated)}; --keep-writes DIR keeps it, "
+        "--allow-writes writes where the script says"
+    )
+
+
+def keep(changes: Iterable[Change], folder: str, *, store: str) -> list[str]:
+    """Puts what was written into a folder, by its path below the working directory, or below
+    `root` in it; what was removed is listed there. What lies in `store` is moved, the rest copied.
+    What could not be kept, and why."""
+    kept_in, here, removed = os.path.realpath(folder), os.getcwd(), []
+    not_kept: list[str] = []
+    for change in changes:
+        if change.is_removed:
+            removed.append(_shown(change.path))
+        if change.source is None:
+            continue
+        try:
+            _take(change.source, _target(change.path, kept_in, here), store)
+        except OSError as error:
+            not_kept.append(f"{change.path} ({error.strerror or error})")
+    if removed:
+        with open(os.path.join(kept_in, REMOVED), "w") as file:
+            file.writelines(f"{path}\n" for path in removed)
+    return not_kept
+
+
+def is_private_to_systems(path: str) -> bool:
+    """Whether a new file there is of no account: Python's own, neusight's own, or in a temporary
+    folder that does not hold the working directory."""
+    here = os.getcwd()
+    if "__pycache__" in path:
+        return True
+    for folder in {os.path.realpath(tempfile.gettempdir()), *_TEMPORARY}:
+        if path.startswith(f"{folder}/{STORE_PREFIX}"):
+            return True
+        if _is_in(path, folder) and not _is_in(here, folder):
+            return True
+    return False
+
+
+def _target(path: str, kept_in: str, here: str) -> str:
+    if _is_in(path, kept_in):
+        return path  # the script wrote it there itself
+    if here == "/" or not _is_in(path, here):
+        return os.path.join(kept_in, "root", path.lstrip("/"))
+    return os.path.join(kept_in, os.path.relpath(path, here))
+
+
+def _take(source: str, target: str, store: str) -> None:
+    if source == target:
+        return
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    kind = stat.S_IFMT(os.lstat(source).st_mode)
+    if kind not in (stat.S_IFREG, stat.S_IFLNK):
+        return  # a pipe, a socket
+    if not (_is_in(source, store) and _is_renamed(source, target)):
+        try:
+            shutil.copy2(source, target, follow_symlinks=False)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(target)
+            raise
+    for name in os.listxattr(target, follow_symlinks=False):
+        if name.startswith(ATTRIBUTES):
+            os.removexattr(target, name, follow_symlinks=False)
+
+
+def _is_renamed(source: str, target: str) -> bool:
+    """Whether a file could be moved as it is: not to another file system."""
+    try:
+        os.rename(source, target)
+    except OSError:
+        return False
+    return True
+
+
+def _is_in(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _shown(path: str) -> str:
+    """A path as the user would name it from here."""
+    return path.removeprefix(os.getcwd().rstrip("/") + "/")
