@@ -251,17 +251,6 @@ MIOPEN_FEATURES: Features[_Convolutions] = Features(
     _convolutions_of,
 )
 
-#: cuDNN on Hopper, by its heuristics or by trial.
-HOPPER_FEATURES: Features[_Convolutions] = Features(
-    (
-        *_COLUMNS,
-        *_FORMS,
-        ("is_tf32", lambda seen: _flags([one.compute == "tf32" for one in seen.kernels])),
-        ("is_fastest", lambda seen: _flags([one.variant == "fastest" for one in seen.kernels])),
-    ),
-    _convolutions_of,
-)
-
 
 def _is_depthwise(size: ConvolutionSize) -> bool:
     return size.groups > 1 and size.groups == size.in_channels

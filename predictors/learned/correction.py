@@ -29,11 +29,7 @@ from neusight.predictors.kernel import (
     Kernel,
     RowsSize,
 )
-from neusight.predictors.learned.convolutions import (
-    CONVOLUTION_FEATURES,
-    HOPPER_FEATURES,
-    MIOPEN_FEATURES,
-)
+from neusight.predictors.learned.convolutions import CONVOLUTION_FEATURES, MIOPEN_FEATURES
 from neusight.predictors.learned.features import (
     ATTENTION_FEATURES,
     BLOCK_SCALED,
@@ -100,7 +96,6 @@ FAMILIES: dict[str, Features[Any]] = {
     "gemm_fp32_pascal": FP32_GEMM_FEATURES,
     "gemm_fp32_amd": FP32_GEMM_FEATURES,
     "convolution_fp32": CONVOLUTION_FEATURES,
-    "convolution_hopper": HOPPER_FEATURES,
     "convolution_miopen": MIOPEN_FEATURES,
     "convolution_volta": CONVOLUTION_FEATURES,
     "rows_fp32": ROW_FEATURES,
@@ -190,9 +185,6 @@ def _convolution_family(kernel: Kernel, size: ConvolutionSize, gpu: GPU) -> str 
         return None
     if gpu.vendor == "amd":
         return "convolution_miopen" if kernel.compute in _MIOPEN_UNITS else None
-    if gpu.compute_capability == _HOPPER:
-        is_measured = size.groups == 1 and kernel.compute in _HOPPER_UNITS
-        return "convolution_hopper" if is_measured else None
     is_plain = size.groups == 1 and len(size.kernel) == 2 and kernel.variant != "dilated"
     if not is_plain or kernel.compute not in ("fp32", "fp16"):
         return None
@@ -206,9 +198,7 @@ def _convolution_family(kernel: Kernel, size: ConvolutionSize, gpu: GPU) -> str 
 
 
 _MIOPEN_UNITS = ("fp32", "fp16", "bf16")
-_HOPPER_UNITS = ("fp32", "tf32", "fp16", "bf16")
 _AMPERE = (8, 0)
-_HOPPER = (9, 0)
 
 
 def _attention_family(kernel: Kernel, size: AttentionSize, gpu: GPU) -> str | None:

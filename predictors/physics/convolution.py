@@ -134,6 +134,11 @@ _DIRECT_OUTPUT_INSTRUCTIONS = 110.0
 _DIRECT_TAP_INSTRUCTIONS = 23.0
 _DIRECT_FLOOR_FACTOR = 1.5
 
+#: The same of a tap of a weight's gradient, whose CTA goes through all images for it
+#: (conv_depthwise2d_grad_weight_kernel). H100, 22 layers of MobileNet v2 and EfficientNet
+#: (`benchmarks/measured/h100/workloads`), their image gradients taken off: 52-142, median 75.
+_DIRECT_WEIGHT_TAP_INSTRUCTIONS = 75.0
+
 #: The same where images are stored as NHWC, for cuDNN's kernels of square filters: data/kernelbench
 #: 84 on both H100s, compiled, and level 3's 21, even half. Other filters run as products of one
 #: column a group, on tiles of `_ORDINARY_TILE`.
@@ -220,14 +225,37 @@ def _problem_row(kernel: Kernel, gpu: GPU) -> tuple[float, ...]:
     weight_bytes = min(float(kernel.num_bytes), weights * itemsize)
     slowdown = 1.0
     if kernel.compute == "tf32" and gpu.compute_capability[0] == _HOPPER:
-        slowdown = HOPPER_TF32_SLOWDOWN[_OPERANDS[size.direction]]
+        operands = _OPERANDS_OF_PLANES if _is_gradient_of_planes(kernel, gpu) else _OPERANDS
+        slowdown = HOPPER_TF32_SLOWDOWN[operands[size.direction]]
     return (*product, itemsize, slowdown, weight_bytes, kernel.num_bytes - weight_bytes)
 
 
 #: How the operands of a convolution of NHWC images lie as a product: along K (channels of a tap),
 #: or along M and N (a gradient reads filters, or both operands, across their channels).
 _OPERANDS = {"forward": "nt", "data_gradient": "nn", "weight_gradient": "tn"}
+_OPERANDS_OF_PLANES = {"data_gradient": "tn", "weight_gradient": "nt"}
 _HOPPER = 9
+
+
+def _is_gradient_of_planes(kernel: Kernel, gpu: GPU) -> bool:
+    """Whether a gradient of one tap at every pixel is a product of NCHW images as they are (H100,
+    torch 2.11: ResNet-50's of 14 to 56 pixels, not of 7, whose planes do not fill vectors)."""
+    size = _size_of(kernel)
+    has_one_tap = prod(size.kernel) == prod(size.stride) == 1 and size.groups == 1
+    is_known = has_one_tap and gpu.vendor == "nvidia" and gpu.compute_capability[0] == _HOPPER
+    vector = _VECTOR_BYTES // DTYPE_BYTES[kernel.dtype]
+    fills_vectors = prod(size.output) % vector == 0
+    return is_known and fills_vectors and size.direction != "forward"
+
+
+def _sums_of_images_us(kernel: Kernel, gpu: GPU) -> float:
+    """What a weight gradient of planes adds: a product an image, summed by a kernel of its own
+    (cuDNN's reduce_wgrad_nchw_helper)."""
+    size = _size_of(kernel)
+    if size.direction != "weight_gradient":
+        return 0.0
+    num_bytes = 2.0 * size.batch * size.out_channels * size.in_channels * DTYPE_BYTES["float32"]
+    return num_bytes / (gpu.bandwidth_gbps * 1e3 * gpu.bandwidth_utilization)
 
 
 def _size_of(kernel: Kernel) -> ConvolutionSize:
@@ -338,10 +366,10 @@ def _is_nhwc_grouped(kernel: Kernel, gpu: GPU) -> bool:
     too (ConvUtils.h, use_cudnn_depthwise: always for channels_last), as fast as in FP32 at least.
     """
     size = _size_of(kernel)
-    is_forward = size.groups > 1 and size.direction == "forward"
     is_half = kernel.compute in _HALVES and gpu.vendor == "nvidia"
-    is_known = kernel.compute == "tf32" or (is_half and _is_direct(kernel))
-    return is_forward and is_known and kernel.layout == "channels_last"
+    is_depthwise_half = is_half and _is_direct(kernel)
+    is_known = is_depthwise_half or (kernel.compute == "tf32" and size.direction == "forward")
+    return size.groups > 1 and is_known and kernel.layout == "channels_last"
 
 
 def _nhwc_grouped_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
@@ -416,7 +444,11 @@ def _tensor_timing(kernel: Kernel, product: PhysicalTime, gpu: GPU) -> PhysicalT
         time_us *= _MIOPEN_GRADIENT_FACTOR
     if kernel.compute == "tf32" and len(size.kernel) > 2 and _is_gradient(size, is_strided=False):
         time_us *= _volume_factor(kernel, gpu)
-    if kernel.compute == "tf32" and not (kernel.layout == "channels_last" or _is_product(size)):
+    if kernel.compute != "tf32" or kernel.layout == "channels_last":
+        return replace(product, time_us=time_us, spread=_spread(size))
+    if _is_gradient_of_planes(kernel, gpu):
+        time_us += _sums_of_images_us(kernel, gpu)
+    elif not _is_product(size):
         time_us += _TRANSPOSE_PASSES * 2.0 * _dram_us(kernel, gpu)
     return replace(product, time_us=time_us, spread=_spread(size))
 
@@ -519,10 +551,13 @@ def _direct_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
         (size.input, size.in_channels) if is_gradient else (size.output, size.out_channels)
     )
     outputs = size.batch * channels * prod(pixels)
-    taps = kernel.flops / 2.0 / max(1, outputs)
+    # A gradient of an image tries every tap, also those that a stride leaves out.
+    taps = float(prod(size.kernel)) if is_gradient else kernel.flops / 2.0 / max(1, outputs)
     fixed, of_a_tap = _DIRECT_OUTPUT_INSTRUCTIONS, _DIRECT_TAP_INSTRUCTIONS
     if _is_nhwc_grouped(kernel, gpu):
         fixed, of_a_tap = _NHWC_OUTPUT_INSTRUCTIONS, _NHWC_TAP_INSTRUCTIONS
+    elif size.direction == "weight_gradient" and gpu.vendor == "nvidia":
+        fixed, of_a_tap = 0.0, _DIRECT_WEIGHT_TAP_INSTRUCTIONS
     instructions = outputs * (fixed + taps * of_a_tap)
     compute_us = instructions * 1e6 / _instructions_per_second(kernel, gpu)
     memory_us = _dram_us(kernel, gpu)

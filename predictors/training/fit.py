@@ -128,16 +128,6 @@ RECIPES: dict[str, Recipe] = {
         jitter=0.1,
         num_folds=5,
     ),
-    "convolution_hopper": Recipe(
-        ("convolution",),
-        hidden=(64, 64),
-        bound=2.5,
-        epochs=120,
-        batch_rows=64,
-        carries_over=False,
-        jitter=0.3,
-        num_folds=5,
-    ),
     "convolution_miopen": Recipe(
         ("conv",),
         bound=4.0,
