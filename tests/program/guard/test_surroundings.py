@@ -213,13 +213,11 @@ def test_a_command_works_without_home_or_terminal(variables: dict[str, str], hom
 
 
 @may_mount
-def test_without_any_temporary_folder_it_is_said_what_to_do(home: Path) -> None:
+def test_without_any_temporary_folder_it_runs_or_says_what_to_do(home: Path) -> None:
     (home / "train.py").write_text("import torch\ntorch.ones(3, device='cuda')\n")
     folders = "/tmp /var/tmp /usr/tmp"
-    lines = (
-        f"mkdir -p {home.parent}/none; "
-        f"mount --bind {home} {home}; mount -o remount,bind,ro {home}; cd {home}"
-    )
+    # The folder itself lies below /tmp, which is hidden.
+    lines = f"mount --bind {home} /mnt; mount -o remount,bind,ro /mnt; cd /mnt"
 
     def work() -> Any:
         command = [sys.executable, "-m", "neusight", "run", "--gpu", "H100", "train.py"]
@@ -227,12 +225,12 @@ def test_without_any_temporary_folder_it_is_said_what_to_do(home: Path) -> None:
         line = hidden + 'exec "$@"'
         environment = {**os.environ, "TMPDIR": "/nonexistent"}
         done = subprocess.run(
-            ["bash", "-c", line, "bash", *command], capture_output=True, text=True, env=environment
-        )
+            ["bash", "-c", line, "bash", *command], capture_output=True, text=True,
+            env=environment, cwd="/mnt",
+        )  # fmt: skip
         return done.returncode, done.stderr
 
     code, text = with_mounts(lines, work)
 
-    assert code != 0
-    assert "Traceback" not in text
-    assert "TMPDIR" in text
+    assert "Traceback" not in text, text
+    assert code == 0 or "TMPDIR" in text  # /dev/shm serves where there is one
