@@ -265,6 +265,11 @@ def _packed_us(kernel: Kernel, size: AttentionSize, gpu: GPU, *, sustained: bool
     return heads * (visible_tile_pairs(packed) * pair_us + cta_us) / gpu.num_sms
 
 
+#: Products in TF32 that make one of FP32 (CUTLASS, OpMultiplyAddFastF32), as memory-efficient
+#: attention computes from compute capability 8.0 on (PyTorch, gemm_kernel_utils.h).
+TF32_PRODUCTS_OF_FP32 = 3.0
+
+
 def _pair_us(kernel: Kernel, size: AttentionSize, gpu: GPU, *, sustained: bool) -> float:
     """The time of a pair of tiles on one SM, µs."""
     implementation = _IMPLEMENTATIONS.get(kernel.variant, _FLASH_2)
@@ -276,10 +281,12 @@ def _pair_us(kernel: Kernel, size: AttentionSize, gpu: GPU, *, sustained: bool) 
     is_efficient = kernel.variant == "efficient_attention"
     is_short = is_efficient and size.seq_kv <= SMALL_TILE_KV_EFFICIENT
     scores = queries * (SMALL_TILE_KV_EFFICIENT if is_short else TILE_KV)
-    sm_peak = gpu.peak_flops(kernel.compute, matrix=True) * 1e-6 / gpu.num_sms
+    compute, peak = kernel.compute, gpu.peak_flops(kernel.compute, matrix=True)
+    if is_efficient and compute == "fp32" and gpu.has_matrix_unit("tf32"):
+        compute, peak = "tf32", gpu.peak_flops("tf32", matrix=True) / TF32_PRODUCTS_OF_FP32
+    sm_peak = peak * 1e-6 / gpu.num_sms
     reached = min(
-        1.0,
-        utilization_of(gpu, kernel.compute, sustained=sustained) * _share(implementation, gpu),
+        1.0, utilization_of(gpu, compute, sustained=sustained) * _share(implementation, gpu)
     )
     if size.backward:
         reached *= (_FLASH_2 if gpu.vendor == "amd" else implementation).backward

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from neusight.ops.operands import (
@@ -169,7 +170,11 @@ def _layout_of_cat(
     sources: Sequence[TensorSpec], target: TensorSpec, torch: tuple[int, int]
 ) -> Layout:
     """How a cat goes through its tensors: several elements at once where all are contiguous and
-    each piece begins at a multiple of the widest load."""
+    each piece begins at a multiple of the widest load, be they all NCHW or all NHWC (parallel_cat,
+    which goes by their common memory format)."""
+    if target.is_channels_last and all(spec.is_channels_last for spec in sources):
+        sources = [_channels_behind(spec) for spec in sources]
+        target = _channels_behind(target)
     if any(_is_transposed_piece(spec) for spec in sources):
         return "strided"
     item = itemsize(target.dtype)
@@ -178,6 +183,14 @@ def _layout_of_cat(
     is_aligned = all(num_bytes % _CAT_VECTOR == 0 for num_bytes in pieces)
     flat = target.is_contiguous and all(spec.is_contiguous for spec in sources)
     return "contiguous" if flat and is_wide and is_aligned else "scalar"
+
+
+def _channels_behind(spec: TensorSpec) -> TensorSpec:
+    """A tensor of channels_last as the contiguous one that it is in memory."""
+    batch, channels, *pixels = spec.shape
+    shape = (batch, *pixels, channels)
+    stride = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+    return spec._replace(shape=shape, stride=stride)
 
 
 def _outer(spec: TensorSpec, target: TensorSpec) -> int:
