@@ -246,11 +246,52 @@ _REDUCTION_CLOCKS = 300.0
 
 def _reduction_clocks(size: RowsSize, gpu: GPU) -> float:
     """The steps of a thread where few CTAs reduce long rows, in waves (setReduceConfig)."""
-    rows = min(_REDUCTION_ROWS, 1 << (max(1, size.rows).bit_length() - 1))
+    rows = min(_REDUCTION_ROWS, _power_below(size.rows))
     values = min(size.width * rows / _REDUCTION_THREADS, rows * _VALUES_PER_ROW)
     at_once = gpu.num_sms * ctas_per_sm(gpu, threads_per_cta=_REDUCTION_THREADS)
     waves = max(1.0, size.rows / rows / at_once)
     return waves * math.ceil(values / _REDUCTION_LOADS) * _REDUCTION_CLOCKS
+
+
+#: Reductions whose neighbours in memory are of different outputs (setReduceConfig): outputs of a
+#: load at best, values a thread before other rows of the CTA help, and before other CTAs do, values
+#: that a thread keeps then.
+_COLUMN_VECTOR = 4
+_COLUMN_VALUES_PER_ROW = 16
+_MOST_COLUMN_VALUES = 256
+_LEAST_COLUMN_VALUES = 16
+_WARP = 32
+#: Clocks of a step of four loads out of DRAM, and of one of the CTA that adds up the sums of
+#: others. H100, 27 sums over rows in benchmarks/measured/h100 (`sum_columns`): 10 to 183 values a
+#: thread 0.5-0.55 µs a step, 64 to 1024 CTAs 0.24-0.26 µs.
+_COLUMN_STEP_CLOCKS = 912.0
+_COLUMN_SUM_CLOCKS = 440.0
+
+
+def _column_clocks(size: RowsSize, gpu: GPU) -> float:
+    """The steps of a thread that goes down its columns, and of those that add up what CTAs of the
+    same columns found. `size.rows` outputs of `size.width` values each."""
+    vector = _COLUMN_VECTOR if size.rows % _COLUMN_VECTOR == 0 else 1
+    threads = _REDUCTION_THREADS // vector
+    across = min(_WARP, _power_below(size.rows // vector))
+    down = min(threads // across, _power_below(size.width))
+    values = size.width
+    if values < down * _COLUMN_VALUES_PER_ROW and values < _MOST_COLUMN_VALUES:
+        return math.ceil(values / _REDUCTION_LOADS) * _COLUMN_STEP_CLOCKS
+    values = -(-values // down)
+    ctas = 1
+    if values >= _MOST_COLUMN_VALUES:
+        columns = -(-size.rows // (vector * across))
+        at_once = gpu.num_sms * ctas_per_sm(gpu, threads_per_cta=threads)
+        enough = min(-(-at_once // columns), -(-values // _LEAST_COLUMN_VALUES))
+        ctas = max(enough, -(-values // _MOST_COLUMN_VALUES))
+    steps = math.ceil(values / ctas / _REDUCTION_LOADS) * _COLUMN_STEP_CLOCKS
+    return steps + (math.ceil(ctas / down) * _COLUMN_SUM_CLOCKS if ctas > 1 else 0.0)
+
+
+def _power_below(value: int) -> int:
+    """The largest power of two up to a value, at least 1."""
+    return 1 << (max(1, value).bit_length() - 1)
 
 
 #: Clocks that a thread takes for each value whose place it keeps too, one after the other, and the
@@ -264,7 +305,7 @@ _MOST_VALUES = 256
 
 def _indexed_clocks(kernel: Kernel, size: RowsSize) -> float:
     """What the threads of a CTA take that keep the place of each value; full SMs hide it."""
-    rows = min(_REDUCTION_ROWS, 1 << (max(1, size.rows).bit_length() - 1))
+    rows = min(_REDUCTION_ROWS, _power_below(size.rows))
     if kernel.along_columns:
         rows = _INDEXED_COLUMNS
     values = min(size.width * rows / _REDUCTION_THREADS, _MOST_VALUES)
@@ -292,10 +333,10 @@ def _clocks_of_variant(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
         return (size.rows - 1) * _INDEX_CLOCKS
     if kernel.variant == "with_index":
         return _indexed_clocks(kernel, size)
-    if kernel.kernel_class is KernelClass.REDUCTION and not (
-        kernel.variant or kernel.along_columns
-    ):
-        return _reduction_clocks(size, gpu)
+    if kernel.kernel_class is KernelClass.REDUCTION and not kernel.variant:
+        if not kernel.along_columns:
+            return _reduction_clocks(size, gpu)
+        return _column_clocks(size, gpu) if gpu.vendor == "nvidia" else 0.0
     return _pool_clocks(size, gpu) if kernel.variant == "pool" else 0.0
 
 
