@@ -332,7 +332,8 @@ def _clocks_of_variant(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
     if kernel.variant == "small_index":
         return (size.rows - 1) * _INDEX_CLOCKS
     if kernel.variant == "with_index":
-        return _indexed_clocks(kernel, size)
+        is_shared = kernel.along_columns and gpu.vendor == "nvidia"
+        return _indexed_clocks(kernel, size) + (_column_clocks(size, gpu) if is_shared else 0.0)
     if kernel.kernel_class is KernelClass.REDUCTION and not kernel.variant:
         if not kernel.along_columns:
             return _reduction_clocks(size, gpu)

@@ -138,21 +138,23 @@ def test_a_group_norm_has_moments_a_group_then_factors_a_channel_then_a_pass() -
     ]
 
 
-def test_batch_norm_at_inference_is_one_pass_and_in_training_three() -> None:
+def test_batch_norm_at_inference_and_in_training_are_two_small_kernels_and_a_pass() -> None:
     x, column = spec(8, 16, 4, 4), spec(16)
     arguments: dict[str, Any] = {
         "input_": x, "weight": column, "bias": column, "running_mean": column,
         "running_var": column,
     }  # fmt: skip
 
-    (inference,) = kernels(
+    copied, inverted, inference = kernels(
         call("native_batch_norm", x, column, column, **arguments, training=False)
     )
     statistics, update, apply = kernels(
         call("native_batch_norm", x, column, column, **arguments, training=True)
     )
 
+    assert (copied.name, inverted.name) == ("memcpy_d2d", "batch_norm_invstd")
     assert (inference.bytes_read, inference.bytes_written) == (4 * (2048 + 64), 4 * 2048)
+    assert inference.size == (8 * 16, 16)
     assert (statistics.size, statistics.bytes_written) == ((16, 128), 4 * 32)
     assert (update.bytes_read, update.bytes_written) == (4 * 64, 4 * 32)
     assert apply.bytes_read == 4 * (2048 + 64)
