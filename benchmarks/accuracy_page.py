@@ -180,6 +180,31 @@ def many_gpus() -> str:
     return table(columns, lines)
 
 
+def measured_steps() -> str:
+    """Our own measurements of whole steps: medians of what limits them."""
+    found = rows("measured_steps")
+    lines = []
+    for name, chosen in (
+        ("own scripts, GPU binds", lambda row: row["bound"] == "GPU" and "_" != row["step"][2]),
+        ("torchvision, GPU binds", lambda row: row["bound"] == "GPU" and row["step"][:3] == "tv_"),
+        ("transformers, GPU binds", lambda row: row["bound"] == "GPU" and row["step"][:3] == "hf_"),
+        ("host binds", lambda row: row["bound"] == "host"),
+    ):
+        group = [row for row in found if chosen(row)]
+        lines.append(
+            (
+                name,
+                len(group),
+                *(
+                    percent(median(abs(float(row[column])) for row in group))
+                    for column in ("error", "busy_error", "memory_error")
+                ),
+                round(100 * fmean(float(row["in_80"]) for row in group)),
+            )
+        )
+    return table(("H100", "steps", "step", "kernels", "peak memory", "in 80 %"), lines)
+
+
 def networks() -> str:
     """Collectives of two nodes and over PCIe: the range over groups."""
 
@@ -247,6 +272,7 @@ def page() -> str:
         groups=groups(),
         memory=memory(),
         many_gpus=many_gpus(),
+        measured_steps=measured_steps(),
         networks=networks(),
         carried=carried(),
     )

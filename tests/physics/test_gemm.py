@@ -316,3 +316,34 @@ def test_a_bias_costs_small_products_on_hopper_some_microseconds() -> None:
     assert bias_us(biased, find_gpu("A100"), num_waves=0.1) == 0.0
     with_bias, without = predict([biased, Kernel.gemm(5, 768, 768)], gpu)
     assert with_bias.latency_us > without.latency_us + 2.0
+
+
+@pytest.mark.parametrize(
+    ("layout", "m", "n", "k", "measured_us"),
+    [
+        ("nt", 8192, 50257, 768, 6576.3),
+        ("nn", 8192, 768, 50257, 4457.0),
+        ("tn", 50257, 768, 8192, 4219.6),
+        ("nt", 1576, 30522, 1024, 406.8),
+    ],
+)
+def test_unaligned_rows_of_16_bits_run_on_older_kernels_on_hopper(
+    layout: Layout, m: int, n: int, k: int, measured_us: float
+) -> None:
+    """benchmarks/measured/h100: cutlass_75_tensorop_..._align1, and _80_..._align2 for 30522."""
+    kernel = Kernel.gemm(m, n, k, layout=layout)
+    [estimate] = predict([kernel], "H100", "tiled_burst")
+
+    assert estimate.latency_us == pytest.approx(measured_us, rel=0.4)
+    assert estimate.low_us < measured_us < estimate.high_us
+
+
+def test_tf32_wants_its_operands_along_k_on_hopper() -> None:
+    def found(gpu: str, layout: Layout) -> float:
+        kernel = Kernel.gemm(4096, 4096, 4096, dtype="float32", compute="tf32", layout=layout)
+        [timing] = gemm_timings([kernel], find_gpu(gpu), sustained=False)
+        return timing.time_us
+
+    assert found("H100", "tn") / found("H100", "nt") == pytest.approx(617.3 / 405.1, rel=0.1)
+    assert found("H100", "nn") / found("H100", "nt") == pytest.approx(425.6 / 405.1, rel=0.15)
+    assert found("A100", "tn") == pytest.approx(found("A100", "nt"), rel=0.01)

@@ -163,3 +163,15 @@ def test_repeats_are_scanned_and_their_sum_read_unless_it_is_known() -> None:
 
     assert launched(None) == ["cumsum", "memcpy_d2h", "repeat_interleave"]
     assert launched(10) == ["cumsum", "repeat_interleave"]
+
+
+def test_a_concatenation_of_nhwc_images_takes_several_channels_at_once() -> None:
+    def layout(channels: int, *, result_last: bool = True) -> str:
+        image = spec(2, channels, 5, 5, channels_last=True)
+        joined = spec(2, 2 * channels, 5, 5, channels_last=result_last)
+        (kernel,) = kernels(call("cat", joined, tensors=(image, image)))
+        return kernel.layout
+
+    assert layout(8) == "contiguous"
+    assert layout(3) == "scalar"
+    assert layout(8, result_last=False) != "contiguous"

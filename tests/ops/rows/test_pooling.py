@@ -82,3 +82,16 @@ def test_a_grid_reads_image_and_points() -> None:
     assert (forward.bytes_read, forward.bytes_written) == (4 * (192 + 32), 4 * 48)
     assert zeros.bytes_written == 4 * 192
     assert (backward.bytes_read, backward.bytes_written) == (4 * (48 + 192 + 32), 4 * (192 + 32))
+
+
+def test_bilinear_resampling_states_its_planes_in_nchw_alone() -> None:
+    def resampled(name: str, *, channels_last: bool) -> tuple[object, ...]:
+        image = spec(2, 8, 4, 4, channels_last=channels_last)
+        result = spec(2, 8, 8, 8, channels_last=channels_last)
+        (kernel,) = kernels(call(name, result, self=image))
+        return kernel.variant, kernel.size
+
+    assert resampled("upsample_bilinear2d", channels_last=False) == ("bilinear", (16, 64))
+    assert resampled("upsample_bilinear2d", channels_last=True) == ("bilinear", (1, 1024))
+    assert resampled("upsample_nearest2d", channels_last=False) == ("nearest", (1, 1024))
+    assert resampled("upsample_bicubic2d", channels_last=False) == ("", (1, 1024))

@@ -191,3 +191,55 @@ def test_finding_the_place_of_a_maximum_takes_a_thread_a_latency_for_each_value(
 
     assert 7 < found("with_index") - found("") < 12
     assert found("with_index", 2**19, 4096) == pytest.approx(found("", 2**19, 4096), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "measured_us"),
+    [(65536, 256, 75.1), (131072, 64, 41.1), (8192, 768, 18.2), (400, 1856, 15.2), (32, 1024, 6.7)],
+)
+def test_a_sum_over_rows_takes_the_steps_of_its_threads(
+    rows: int, width: int, measured_us: float
+) -> None:
+    """benchmarks/measured/h100, sum_columns: few CTAs, or many whose sums one of them adds up."""
+    kernel = Kernel.rows(
+        KernelClass.REDUCTION, "sum", width, rows, dtype="bfloat16", along_columns=True,
+        bytes_read=2 * rows * width, bytes_written=2 * width,
+    )  # fmt: skip
+
+    found = memory_bound_timing(kernel, find_gpu("H100")).time_us
+
+    assert found == pytest.approx(measured_us, rel=0.2)
+
+
+@pytest.mark.parametrize(("batch", "channels", "pixels", "measured_us"),
+                         [(32, 2048, 49, 40.8), (128, 1024, 196, 81.0), (32, 256, 3136, 65.6)])  # fmt: skip
+def test_a_plane_of_a_batch_norm_costs_its_cta_whatever_its_size(
+    batch: int, channels: int, pixels: int, measured_us: float
+) -> None:
+    tensor = 2 * batch * channels * pixels
+    kernel = Kernel.rows(
+        KernelClass.ELEMENTWISE, "batch_norm", batch * channels, pixels, dtype="bfloat16",
+        variant="by_plane", bytes_read=tensor, bytes_written=tensor,
+    )  # fmt: skip
+
+    found = memory_bound_timing(kernel, find_gpu("H100")).time_us
+
+    assert found == pytest.approx(measured_us, rel=0.15)
+
+
+@pytest.mark.parametrize(("layout", "edge", "measured_us"),
+                         [("contiguous", 14, 21543), ("channels_last", 14, 120.4)])  # fmt: skip
+def test_bilinear_resampling_in_nchw_goes_through_all_channels_in_a_thread(
+    layout: Layout, edge: int, measured_us: float
+) -> None:
+    """32 images of 2048 channels to 14 x 14 in bf16, H100."""
+    planes, pixels = 32 * 2048, edge * edge
+    rows, width = (planes, pixels) if layout == "contiguous" else (1, planes * pixels)
+    kernel = Kernel.rows(
+        KernelClass.ELEMENTWISE, "upsample", rows, width, dtype="bfloat16", variant="bilinear",
+        layout=layout, bytes_read=planes * pixels // 2, bytes_written=2 * planes * pixels,
+    )  # fmt: skip
+
+    found = memory_bound_timing(kernel, find_gpu("H100")).time_us
+
+    assert found == pytest.approx(measured_us, rel=0.2)
