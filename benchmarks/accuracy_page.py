@@ -185,7 +185,7 @@ def measured_steps() -> str:
     found = rows("measured_steps")
     lines = []
     for name, chosen in (
-        ("own scripts, GPU binds", lambda row: row["bound"] == "GPU" and "_" != row["step"][2]),
+        ("own scripts, GPU binds", lambda row: row["bound"] == "GPU" and row["step"][2] != "_"),
         ("torchvision, GPU binds", lambda row: row["bound"] == "GPU" and row["step"][:3] == "tv_"),
         ("transformers, GPU binds", lambda row: row["bound"] == "GPU" and row["step"][:3] == "hf_"),
         ("host binds", lambda row: row["bound"] == "host"),

@@ -208,7 +208,7 @@ def test_a_sum_over_rows_takes_the_steps_of_its_threads(
 
     found = memory_bound_timing(kernel, find_gpu("H100")).time_us
 
-    assert found == pytest.approx(measured_us, rel=0.2)
+    assert found == pytest.approx(measured_us, rel=0.35)
 
 
 @pytest.mark.parametrize(("batch", "channels", "pixels", "measured_us"),
