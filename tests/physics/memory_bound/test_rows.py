@@ -211,8 +211,10 @@ def test_a_sum_over_rows_takes_the_steps_of_its_threads(
     assert found == pytest.approx(measured_us, rel=0.35)
 
 
-@pytest.mark.parametrize(("batch", "channels", "pixels", "measured_us"),
-                         [(32, 2048, 49, 40.8), (128, 1024, 196, 81.0), (32, 256, 3136, 65.6)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("batch", "channels", "pixels", "measured_us"),
+    [(32, 2048, 49, 40.8), (128, 1024, 196, 81.0), (32, 256, 3136, 65.6)],
+)
 def test_a_plane_of_a_batch_norm_costs_its_cta_whatever_its_size(
     batch: int, channels: int, pixels: int, measured_us: float
 ) -> None:
