@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -112,7 +113,7 @@ def batch_norm(image: TensorSpec) -> str:
 
 
 def convolution_backward(mask: tuple[bool, bool, bool], **changed: Argument) -> str:
-    arguments: dict[str, Argument] = {
+    arguments: dict[str, Any] = {
         "input": spec(64, 64, 56, 56, nhwc=True), "weight": spec(64, 64, 1, 1, nhwc=True),
         "transposed": False, "groups": 1,
     }  # fmt: skip
