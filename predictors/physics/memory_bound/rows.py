@@ -8,6 +8,7 @@ from typing import NamedTuple
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import DTYPE_BYTES, Kernel, KernelClass, RowsSize
 from neusight.predictors.physics.launch_geometry import ctas_per_sm
+from neusight.predictors.physics.roofline import cold_share
 from neusight.predictors.physics.memory_bound.kinds import (
     BATCH_NORM_READS,
     MemoryKind,
@@ -261,23 +262,25 @@ _COLUMN_VALUES_PER_ROW = 16
 _MOST_COLUMN_VALUES = 256
 _LEAST_COLUMN_VALUES = 16
 _WARP = 32
-#: Clocks of a step of four loads out of DRAM, and of one of the CTA that adds up the sums of
-#: others. H100, 27 sums over rows in benchmarks/measured/h100 (`sum_columns`): 10 to 183 values a
-#: thread 0.5-0.55 µs a step, 64 to 1024 CTAs 0.24-0.26 µs.
-_COLUMN_STEP_CLOCKS = 912.0
-_COLUMN_SUM_CLOCKS = 440.0
+#: Clocks of a step of four loads out of the L2, what DRAM adds, and those of a step of the CTA that
+#: adds up the sums of others. H100, 27 sums over rows in benchmarks/measured/h100 (`sum_columns`):
+#: 10 to 183 values a thread 0.2 µs a step in the L2 and 0.5-0.55 beyond, 64 to 1024 CTAs 0.22-0.26.
+_COLUMN_STEP_CLOCKS = 350.0
+_COLUMN_DRAM_CLOCKS = 560.0
+_COLUMN_SUM_CLOCKS = 420.0
 
 
-def _column_clocks(size: RowsSize, gpu: GPU) -> float:
+def _column_clocks(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
     """The steps of a thread that goes down its columns, and of those that add up what CTAs of the
     same columns found. `size.rows` outputs of `size.width` values each."""
+    step_clocks = _COLUMN_STEP_CLOCKS + _COLUMN_DRAM_CLOCKS * cold_share(kernel.num_bytes, gpu)
     vector = _COLUMN_VECTOR if size.rows % _COLUMN_VECTOR == 0 else 1
     threads = _REDUCTION_THREADS // vector
     across = min(_WARP, _power_below(size.rows // vector))
     down = min(threads // across, _power_below(size.width))
     values = size.width
     if values < down * _COLUMN_VALUES_PER_ROW and values < _MOST_COLUMN_VALUES:
-        return math.ceil(values / _REDUCTION_LOADS) * _COLUMN_STEP_CLOCKS
+        return math.ceil(values / _REDUCTION_LOADS) * step_clocks
     values = -(-values // down)
     ctas = 1
     if values >= _MOST_COLUMN_VALUES:
@@ -285,7 +288,7 @@ def _column_clocks(size: RowsSize, gpu: GPU) -> float:
         at_once = gpu.num_sms * ctas_per_sm(gpu, threads_per_cta=threads)
         enough = min(-(-at_once // columns), -(-values // _LEAST_COLUMN_VALUES))
         ctas = max(enough, -(-values // _MOST_COLUMN_VALUES))
-    steps = math.ceil(values / ctas / _REDUCTION_LOADS) * _COLUMN_STEP_CLOCKS
+    steps = math.ceil(values / ctas / _REDUCTION_LOADS) * step_clocks
     return steps + (math.ceil(ctas / down) * _COLUMN_SUM_CLOCKS if ctas > 1 else 0.0)
 
 
@@ -333,11 +336,13 @@ def _clocks_of_variant(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
         return (size.rows - 1) * _INDEX_CLOCKS
     if kernel.variant == "with_index":
         is_shared = kernel.along_columns and gpu.vendor == "nvidia"
-        return _indexed_clocks(kernel, size) + (_column_clocks(size, gpu) if is_shared else 0.0)
+        return _indexed_clocks(kernel, size) + (
+            _column_clocks(kernel, size, gpu) if is_shared else 0.0
+        )
     if kernel.kernel_class is KernelClass.REDUCTION and not kernel.variant:
         if not kernel.along_columns:
             return _reduction_clocks(size, gpu)
-        return _column_clocks(size, gpu) if gpu.vendor == "nvidia" else 0.0
+        return _column_clocks(kernel, size, gpu) if gpu.vendor == "nvidia" else 0.0
     return _pool_clocks(size, gpu) if kernel.variant == "pool" else 0.0
 
 
