@@ -8,12 +8,12 @@ from typing import NamedTuple
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import DTYPE_BYTES, Kernel, KernelClass, RowsSize
 from neusight.predictors.physics.launch_geometry import ctas_per_sm
-from neusight.predictors.physics.roofline import cold_share
 from neusight.predictors.physics.memory_bound.kinds import (
     BATCH_NORM_READS,
     MemoryKind,
     is_wide_softmax,
 )
+from neusight.predictors.physics.roofline import cold_share
 
 
 class RowCta(NamedTuple):
