@@ -265,7 +265,7 @@ def _packed_us(kernel: Kernel, size: AttentionSize, gpu: GPU, *, sustained: bool
     return heads * (visible_tile_pairs(packed) * pair_us + cta_us) / gpu.num_sms
 
 
-#: Products in TF32 that make one of FP32 (CUTLASS, OpMultiplyAddFastF32: three), as memory-efficient
+#: Products in TF32 that make one of FP32 (CUTLASS, OpMultiplyAddFastF32: three), as efficient
 #: attention computes from compute capability 8.0 on (PyTorch, gemm_kernel_utils.h), with what
 #: splitting the operands adds forward, and what backward hides more than it does in 16 bits: H100,
 #: benchmarks/measured/h100, 15 rows each.
