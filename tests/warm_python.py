@@ -44,11 +44,7 @@ def run_python(
         call = Call(
             list(words), str(cwd or Path.cwd()), dict(os.environ if env is None else env), streams
         )
-        server = _server()
-        assert server.stdin is not None and server.stdout is not None
-        server.stdin.write(json.dumps(call) + "\n")
-        server.stdin.flush()
-        code = int(server.stdout.readline())
+        code = _exit_code(call)
         out, err = (
             (Path(streams) / name).read_text(errors="replace") for name in ("stdout", "stderr")
         )
@@ -62,6 +58,23 @@ def _starting(env: Mapping[str, str]) -> dict[str, str]:
         for name, value in env.items()
         if name.startswith(_TOO_LATE) and name != "PYTHONPATH"
     }
+
+
+def _exit_code(call: Call) -> int:
+    """What the server answers; one that has ended, as by a test of signals, is started again."""
+    for _ in range(2):
+        server = _server()
+        assert server.stdin is not None and server.stdout is not None
+        try:
+            server.stdin.write(json.dumps(call) + "\n")
+            server.stdin.flush()
+            answer = server.stdout.readline()
+        except BrokenPipeError:
+            answer = ""
+        if answer:
+            return int(answer)
+        _server.cache_clear()
+    raise AssertionError(f"the server of warm processes ends at once: {server.wait()}")
 
 
 @cache
