@@ -9,6 +9,7 @@ import times, -W, Ctrl-C while something loads) is for `subprocess`.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import json
 import os
@@ -74,7 +75,18 @@ def _exit_code(call: Call) -> int:
         if answer:
             return int(answer)
         _server.cache_clear()
-    raise AssertionError(f"the server of warm processes ends at once: {server.wait()}")
+        _end(server)
+    raise AssertionError(f"the server of warm processes ends at once: {server.returncode}")
+
+
+def _end(server: subprocess.Popen[str]) -> None:
+    """Ends a server and its streams."""
+    server.kill()
+    server.wait()
+    for stream in (server.stdin, server.stdout):
+        with contextlib.suppress(OSError):
+            assert stream is not None
+            stream.close()
 
 
 @cache
@@ -83,8 +95,7 @@ def _server() -> subprocess.Popen[str]:
     server = subprocess.Popen(
         [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    assert server.stdin is not None
-    atexit.register(server.stdin.close)
+    atexit.register(_end, server)
     return server
 
 
