@@ -180,17 +180,21 @@ def many_gpus() -> str:
     return table(columns, lines)
 
 
+#: Where the networks of measured steps come from, and how the names of those steps begin.
+_MEASURED = {"torchvision": "tv_", "transformers": "hf_"}
+
+
 def measured_steps() -> str:
     """Our own measurements of whole steps: medians of what limits them."""
-    found = rows("measured_steps")
+    groups: dict[str, list[Row]] = {name: [] for name in (*_MEASURED, "own scripts", "host binds")}
+    for row in rows("measured_steps"):
+        origin = next(
+            (name for name, start in _MEASURED.items() if row["step"].startswith(start)), ""
+        )
+        name = "host binds" if row["bound"] == "host" else origin or "own scripts"
+        groups[name].append(row)
     lines = []
-    for name, chosen in (
-        ("own scripts, GPU binds", lambda row: row["bound"] == "GPU" and row["step"][2] != "_"),
-        ("torchvision, GPU binds", lambda row: row["bound"] == "GPU" and row["step"][:3] == "tv_"),
-        ("transformers, GPU binds", lambda row: row["bound"] == "GPU" and row["step"][:3] == "hf_"),
-        ("host binds", lambda row: row["bound"] == "host"),
-    ):
-        group = [row for row in found if chosen(row)]
+    for name, group in groups.items():
         lines.append(
             (
                 name,

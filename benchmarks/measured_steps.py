@@ -19,9 +19,6 @@ BENCHMARKS = Path(__file__).resolve().parent
 MEASURED = BENCHMARKS / "measured"
 RESULTS = BENCHMARKS / "results" / "measured_steps.csv"
 
-#: A measured step that is no step of a forecast.
-LEFT_OUT = {"hf_llama_generate": "it is a whole generation, and a forecast's step a token"}
-
 COLUMNS = ("gpu", "step", "measured_ms", "error", "busy_error", "memory_error", "in_80", "bound")
 
 
@@ -39,7 +36,6 @@ def rows_of(report: dict[str, Any]) -> list[dict[str, object]]:
             "bound": "host" if row["is_host_bound"] else "GPU",
         }
         for row in report["rows"]
-        if row["workload"] not in LEFT_OUT
     ]
 
 

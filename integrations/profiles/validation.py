@@ -308,6 +308,8 @@ def _task_of_workload(path: Path, gpu: str | None, scripts: Path | None) -> _Tas
         raise DataError(
             f"its script {workload.command[0]} is not to be found. Give its folder: --scripts DIR"
         )
+    if workload.arguments.get("new_tokens"):
+        raise DataError("it measured whole generations, and a step of a forecast is a token.")
     trace = path.parent / workload.trace
     named = _gpu_of(workload, path)
     return _Task(

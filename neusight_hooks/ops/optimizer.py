@@ -38,7 +38,7 @@ class FusedOptimizer(NamedTuple):
     through, parameters and gradients first, and the operations an element.
 
     `replaces` is the multi-tensor op whose place a fused step can take, once for each group: it has
-    a list as long as the others. "" where its arguments do not state what states there are.
+    a list as long as the others. "" where its arguments do not say what states there are.
     """
 
     op: str

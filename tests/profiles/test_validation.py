@@ -187,6 +187,18 @@ def test_a_script_that_fails_is_left_out_with_its_reason(
         validate(folder)
 
 
+def test_whole_generations_are_no_steps_of_a_forecast(tmp_path: Path, forecast: Forecast) -> None:
+    arguments = {"width": 128, "new_tokens": 24}
+    generation = replace(workload_of(forecast, "generation"), arguments=arguments)
+
+    found = validate(folder_of(tmp_path, forecast, workload_of(forecast), generation))
+
+    assert [row.workload for row in found.rows] == ["mlp_wide"]
+    assert found.left_out == (
+        "generation: it measured whole generations, and a step of a forecast is a token.",
+    )
+
+
 def test_a_calibration_of_another_gpu_is_refused_before_anything_is_forecast(
     tmp_path: Path, forecast: Forecast
 ) -> None:

@@ -22,7 +22,7 @@ from neusight.recording.recording import Argument, MathMode, OpSignature, Tensor
 _FLOPS_A_SAMPLE = 11
 
 #: Samples a bin in each direction where the op takes as many as the region is large
-#: (sampling_ratio -1 or 0), which values tell not known: detectron's regions of 2 bins.
+#: (sampling_ratio -1 or 0), which only their values say: detectron's regions of 2 bins.
 _ADAPTIVE_SAMPLES = 2
 
 #: Operations that compare two boxes: corners, three areas, a division (nms_kernel.cu).
