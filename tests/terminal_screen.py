@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import io
 import os
@@ -20,6 +21,10 @@ from neusight.integrations.program.standard_streams import settle_standard_strea
 
 #: A character, or what a terminal does at once: EL, SGR (ECMA-48).
 _PARTS = re.compile(r"\x1b\[\d*K|\x1b\[[\d;]*m|.", re.DOTALL)
+
+#: What ends what is written. The other end's close does not: what was written just before it may
+#: still be on its way when reading fails (EIO).
+_END = b"\0"
 
 
 def screen_of(written: str) -> list[str]:
@@ -49,15 +54,16 @@ class Screen:
         self._thread.start()
 
     def _read(self) -> None:
+        decoder = codecs.getincrementaldecoder("utf-8")()
         while True:
             try:
                 data = os.read(self._descriptor, 4096)
             except OSError:  # nobody has the other end any more
                 return
-            if not data:
-                return
-            self.written += data.decode()
+            self.written += decoder.decode(data.removesuffix(_END))
             self.was_written.set()
+            if not data or data.endswith(_END):
+                return
 
     def wait_to_the_end(self) -> None:
         """Until nobody writes any more."""
@@ -78,7 +84,6 @@ def settled_terminal(monkeypatch: pytest.MonkeyPatch, *, columns: int = 60) -> I
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("COLUMNS", raising=False)
     streams = [os.fdopen(os.dup(writing), "w", buffering=1) for _ in range(2)]
-    os.close(writing)
     for name, stream in zip(("stdout", "stderr"), streams, strict=True):
         assert isinstance(stream, io.TextIOWrapper)
         monkeypatch.setattr(sys, name, stream)
@@ -90,5 +95,7 @@ def settled_terminal(monkeypatch: pytest.MonkeyPatch, *, columns: int = 60) -> I
         sys.stdout.flush()
         for stream in streams:
             stream.close()
+        os.write(writing, _END)
         screen.wait_to_the_end()
+        os.close(writing)
         os.close(reading)
