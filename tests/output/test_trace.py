@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from neusight.integrations.profiles.reading.reading import read_profile
 from neusight.memory.placement import memory_of
 from neusight.output.kernel_names import kernel_display_name
 from neusight.output.trace.file import TraceOptions, save_trace, trace_events, write_trace
@@ -556,3 +557,21 @@ def test_every_event_has_the_keys_that_real_profiles_always_have(
     )
 
     assert missing == {}
+
+
+@pytest.mark.slow
+def test_a_trace_of_100_000_kernels_opens(tmp_path: Path) -> None:
+    layer = (
+        Mark("module_begin", "net", "Net"),
+        call("addmm", number=1, module="net"),
+        call("relu", number=2, module="net"),
+        Mark("module_end", "net", "Net"),
+    )
+    recording = Recording((Step("train", layer * 50_000, 1),), gpu="H100", torch_version="2")
+    path = tmp_path / "long.pt.trace.json.gz"
+
+    write_trace(path, schedule(recording, price, PLAIN), None, H100)
+
+    profile = read_profile(path)
+    assert profile.is_complete
+    assert (len(profile.events), len(profile.steps)) == (100_000, 1)

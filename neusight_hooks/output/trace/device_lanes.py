@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from neusight.output.kernel_names import kernel_display_name, launched_name
 from neusight.output.trace.arguments import forecast_arguments, launch_arguments
 from neusight.output.trace.collectives import Collectives, is_collective
-from neusight.output.trace.events import APART_NS, EventLog, joined, members
+from neusight.output.trace.events import APART_NS, LAUNCH_ARROW, EventLog, joined, members
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import COPY_ENGINE_KERNELS, Kernel
 from neusight.timeline.spans import KernelSpan, Timeline
@@ -56,10 +56,30 @@ class DeviceLanes:
         library = "RCCL" if self.is_rocm else "NCCL"
         return f"stream {number} ({library}, group {', '.join(sorted(runs))})"
 
+    def starts_of(self, kernels: Sequence[KernelSpan], begin_ns: int) -> dict[int, int]:
+        """By stream, how long after its step began the first of these kernels starts as written."""
+        first: dict[int, int] = {}
+        for span in kernels:
+            stream = _stream_number(span.stream)
+            if stream not in first:
+                first[stream] = self._start_of(span, stream) - begin_ns
+        return first
+
+    def ends_of(self, streams: Iterable[int], begin_ns: int) -> dict[int, int]:
+        """By stream, how long after its step began the last of what was written ends."""
+        return {stream: self._stream_end[stream] - begin_ns for stream in streams}
+
+    def repeated(self, ends: Mapping[int, int], begin_ns: int) -> None:
+        """A step that begins then was written as one whose streams end so long after it began."""
+        self._stream_end.update({stream: begin_ns + end for stream, end in ends.items()})
+
+    def _start_of(self, span: KernelSpan, stream: int) -> int:
+        return max(span.start_ns, self._stream_end.get(stream, -APART_NS) + APART_NS)
+
     def kernel(self, span: KernelSpan, external: int) -> None:
         """A kernel or a copy, and the end of the arrow from its launch."""
         log, stream = self._log, _stream_number(span.stream)
-        start = max(span.start_ns, self._stream_end.get(stream, -APART_NS) + APART_NS)
+        start = self._start_of(span, stream)
         end = max(start + APART_NS, span.end_ns)
         self._stream_end[stream] = end
         name, fixed, _ = self._fixed_arguments(span)
@@ -67,18 +87,17 @@ class DeviceLanes:
         if span.kernel.name in COPY_ENGINE_KERNELS:
             category = "gpu_memset" if span.kernel.name == "memset" else "gpu_memcpy"
             name, queued = launched_name(name, span), ""
-        args = (
-            f'"External id":{external},{queued}"device":{log.device},"context":1,'
-            f'"stream":{stream},"correlation":{span.correlation},{fixed}'
-        )
         runs = _OWN if category == "kernel" else _COPIES
         if is_collective(span.kernel):
             runs = self._collectives.messages(span)[0].group.name
             waited = {"waited for ranks us": span.waited_ns / 1000}
-            args = joined(args, members({**self._collectives.arguments(span), **waited}))
+            fixed = joined(fixed, members({**self._collectives.arguments(span), **waited}))
         self._runs.setdefault(stream, set()).add(runs)
-        log.on_stream(category, name, stream, start, end, args)
-        log.arrow_end("ac2g", span.correlation, start, log.device, stream)
+        args = f'{queued}"device":{log.device},"context":1,"stream":{stream},'
+        log.kernel(
+            category, name, stream, start, end, external, args, span.correlation, f",{fixed}"
+        )
+        log.arrow_end(LAUNCH_ARROW, span.correlation, start, log.device, stream)
 
     def annotations(self, kernels: tuple[KernelSpan, ...], external: Mapping[int, int]) -> None:
         """Each annotation over the kernels launched in it, a stream a range; none for the step.
@@ -98,9 +117,8 @@ class DeviceLanes:
             # Inner annotations keep inside outer ones: the deeper, the closer to the kernels.
             reach = max(1, _MAX_ANNOTATION_DEPTH - self._depth(position)) * APART_NS
             name = self._timeline.host[position].name
-            args = f'"External id":{external[position]}'
-            self._log.on_stream(
-                "gpu_user_annotation", name, stream, start - reach, end + reach, args
+            self._log.range_on_stream(
+                "gpu_user_annotation", name, stream, start - reach, end + reach, external[position]
             )
 
     def _fixed_arguments(self, span: KernelSpan) -> tuple[str, str, Kernel]:

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from neusight.output.rocm_names import hip_call, miopen_op
 from neusight.output.trace.arguments import shape_arguments
 from neusight.output.trace.collectives import Collectives, is_collective, parameters
 from neusight.output.trace.device_lanes import DeviceLanes
-from neusight.output.trace.events import APART_NS, EventLog, joined, members
-from neusight.recording.recording import COMPILED_CODE, OpSignature
+from neusight.output.trace.events import (
+    APART_NS,
+    FORWARD_ARROW,
+    LAUNCH_ARROW,
+    EventLog,
+    WrittenRows,
+    joined,
+    members,
+)
+from neusight.recording.recording import COMPILED_CODE, OpCall, OpSignature
 from neusight.timeline.launches import DRIVER_LAUNCH
+from neusight.timeline.operators.repeats import offset_between
 from neusight.timeline.scheduler import GRAPH_LAUNCH
 from neusight.timeline.spans import HostSpan, KernelSpan, StepSpan, Timeline
 
@@ -37,6 +47,16 @@ _CALLBACK_IDS = {
 _FUSED = "inductor::"
 
 
+class _KnownStep(NamedTuple):
+    """A step that was written: its rows behind its frame, and by stream when its first kernel
+    starts and its last one ends after it began."""
+
+    step: StepSpan
+    rows: WrittenRows
+    starts: Mapping[int, int]
+    ends: Mapping[int, int]
+
+
 class HostLanes:
     """Writes what runs on the host, and has the kernels written that it launches."""
 
@@ -60,8 +80,10 @@ class HostLanes:
         self._modules = _Modules() if with_modules else None
         self._spans = timeline.host
         self._names: dict[str, str] = {}
-        self._sequence_base = 0
+        self._known_steps: dict[int, _KnownStep] = {}  # by the identity of what was recorded
+        # By the identities of signatures and calls, which the timeline keeps.
         self._shapes: dict[int, str] = {}
+        self._inputs: dict[int, str] = {}
         self._external: dict[int, int] = {}  # span position -> external id that its launches bear
         self._announced: set[int] = set()  # ops that are a collective and nothing else
         self._python: dict[int, int] = {}  # span position -> python id
@@ -73,21 +95,46 @@ class HostLanes:
 
     def step(self, step: StepSpan) -> None:
         """All of a step: its frame, its spans in order, the annotations over its kernels."""
-        around = (step.start_ns, step.end_ns - APART_NS)
-        kernels = self.timeline.kernels[step.first_kernel : step.last_kernel]
         self._step_id = self._log.new_id()
+        around = (step.start_ns, step.end_ns - APART_NS)
+        self._complete("user_annotation", _step_span(step), *around, self._step_id)
+        kernels = self.timeline.kernels[step.first_kernel : step.last_kernel]
+        starts = self._device.starts_of(kernels, step.start_ns)
+        if not self._repeat(step, starts):
+            self._write(step, kernels, starts)
+
+    def _repeat(self, step: StepSpan, starts: Mapping[int, int]) -> bool:
+        """Writes a step as one before it, where it is the same but for when it runs."""
+        known = self._known_steps.get(id(step.replay.step))
+        if known is None or known.starts != starts:
+            return False
+        offset = offset_between(self.timeline, known.step, step)
+        if offset is None:
+            return False
+        time_ns, correlation = offset.time_ns, offset.correlation
+        self._log.repeat(known.rows, time_ns=time_ns, correlation=correlation)
+        self._device.repeated(known.ends, step.start_ns)
+        return True
+
+    def _write(
+        self, step: StepSpan, kernels: Sequence[KernelSpan], starts: Mapping[int, int]
+    ) -> None:
+        log, spans, around = self._log, self._spans, (step.start_ns, step.end_ns - APART_NS)
+        first_row, begin = log.num_rows(), log.counters()
         self._launched = defaultdict(list)
         for kernel in kernels:
             self._launched[kernel.correlation].append(kernel)
         self._forward = {}
-        self._complete("user_annotation", _step_span(step), *around, self._step_id)
-        spans = self._spans
         for position in range(step.first_host, step.last_host):
             self._span(position, spans[position], around)
         self._device.annotations(kernels, self._external)
-        calls = (span.call for span in self.timeline.host[step.first_host : step.last_host])
+        calls = (span.call for span in spans[step.first_host : step.last_host])
         numbers = (call.sequence_nr or 0 for call in calls if call is not None)
-        self._sequence_base += 1 + max(numbers, default=0)
+        log.add_sequences(1 + max(numbers, default=0))
+        if not self._collectives.are_any:  # these count on, too
+            rows = WrittenRows(first_row, log.num_rows(), begin, log.counters())
+            ends = self._device.ends_of(starts, step.start_ns)
+            self._known_steps[id(step.replay.step)] = _KnownStep(step, rows, starts, ends)
 
     def _span(self, position: int, span: HostSpan, around: tuple[int, int]) -> None:
         start, end = self._place(position, span, around)
@@ -132,6 +179,9 @@ class HostLanes:
         end: int,
         external: int,
         own: str = "",
+        *,
+        number: int | None = None,
+        forward_thread: int = 0,
     ) -> None:
         """A span as an event, its own arguments between those that all have."""
         name = self._names.get(span.name)
@@ -139,22 +189,21 @@ class HostLanes:
             # An op of compiled code has its kernel's name.
             name = span.name.removeprefix(_FUSED)
             name = self._names[span.name] = miopen_op(name) if self._device.is_rocm else name
-        self._log.operator(category, name, span.thread, start, end, external, own)
+        self._log.operator(
+            category, name, span.thread, start, end, external, own,
+            number=number, forward_thread=forward_thread,
+        )  # fmt: skip
 
     # -- ops and autograd nodes
 
     def _op(self, position: int, span: HostSpan, start: int, end: int) -> None:
         external = self._external[position] = self._log.new_id()
-        ties = shapes = stack = ""
+        inputs, number = "" if span.call is None else self._inputs_of(span.call), None
         if span.name.startswith(_FUSED):
-            ties = members({"kernel_backend": "triton"})
-        elif not self._is_in_function(span):
-            ties = self._forward_of(self._sequence(span), span, start)
-        if self._record_shapes and span.call is not None:
-            shapes = self._shapes_of(span.call.signature)
-        if span.call is not None and span.call.stack:
-            stack = members({"Call stack": ";".join(span.call.stack)})
-        self._complete("cpu_op", span, start, end, external, joined(ties, shapes, stack))
+            inputs = joined(members({"kernel_backend": "triton"}), inputs)
+        elif not _is_in_function(span, self._spans):
+            number = self._forward_of(self._sequence(span), span, start)
+        self._complete("cpu_op", span, start, end, external, inputs, number=number)
         collective = self._collective_of(position) if self._collectives.are_any else None
         if collective is not None:
             self._communication(position, span, collective)
@@ -163,38 +212,32 @@ class HostLanes:
     def _operator(self, position: int, span: HostSpan, start: int, end: int) -> None:
         """An operator around ops, with the number of the first, or below one."""
         external = self._external[position] = self._log.new_id()
-        number, call, own = span.sequence_nr, span.call, ""
+        number, call = span.sequence_nr, span.call
         if number is not None:
-            own = f'"Sequence number":{self._sequence_base + number},"Fwd thread id":0'
-        if call is not None and self._record_shapes:
-            own = joined(own, self._shapes_of(call.signature))
-        self._complete("cpu_op", span, start, end, external, own)
+            number += self._log.num_sequences
+        shapes = self._shapes_of(call.signature) if call and self._record_shapes else ""
+        self._complete("cpu_op", span, start, end, external, shapes, number=number)
 
-    def _forward_of(self, number: int | None, span: HostSpan, start: int) -> str:
-        """What ties what runs in forward to its autograd node."""
+    def _forward_of(self, number: int | None, span: HostSpan, start: int) -> int | None:
+        """The number that ties what runs in forward to its autograd node."""
         if number is None or span.thread != "main":
-            return ""
+            return None
         self._forward.setdefault(number, start)
-        return f'"Sequence number":{number},"Fwd thread id":0'
-
-    def _is_in_function(self, span: HostSpan) -> bool:
-        """Whether an op is part of a function of autograd's, whose node is that of all of it."""
-        return span.parent >= 0 and self.timeline.host[span.parent].name == COMPILED_CODE[1]
+        return number
 
     def _compiled(self, position: int, span: HostSpan, start: int, end: int) -> None:
         """Compiled code; autograd gives the number of its node to the first op in it."""
         external = self._external[position] = self._log.new_id()
-        args = ""
+        number = None
         inside = self.timeline.host[position + 1 : position + 2]
         if span.name == COMPILED_CODE[1] and inside and inside[0].parent == position:
-            args = self._forward_of(self._sequence(inside[0]), span, start)
-        self._complete("cpu_op", span, start, end, external, args)
+            number = self._forward_of(self._sequence(inside[0]), span, start)
+        self._complete("cpu_op", span, start, end, external, number=number)
 
     def _node(self, position: int, span: HostSpan, start: int, end: int) -> None:
         external = self._external[position] = self._log.new_id()
         number = self._sequence(span)
-        args = "" if number is None else f'"Sequence number":{number},"Fwd thread id":1'
-        self._complete("cpu_op", span, start, end, external, args)
+        self._complete("cpu_op", span, start, end, external, number=number, forward_thread=1)
         if number is not None and not span.name.startswith("autograd::engine"):
             self._arrow_to_node(number, start)
 
@@ -205,17 +248,26 @@ class HostLanes:
             return
         self._forward[number] = None
         log, flow = self._log, self._log.new_flow()
-        log.arrow_start("fwdbwd", flow, leaves, "main")
-        log.arrow_end("fwdbwd", flow, start, log.process, log.threads["autograd"])
+        log.arrow_start(FORWARD_ARROW, flow, leaves, "main")
+        log.arrow_end(FORWARD_ARROW, flow, start, log.process, log.threads["autograd"])
 
     def _sequence(self, span: HostSpan) -> int | None:
         number = span.sequence_nr if span.call is None else span.call.sequence_nr
-        return None if number is None else self._sequence_base + number
+        return None if number is None else self._log.num_sequences + number
 
     def _shapes_of(self, signature: OpSignature) -> str:
         known = self._shapes.get(id(signature))
         if known is None:
             known = self._shapes[id(signature)] = members(shape_arguments(signature))
+        return known
+
+    def _inputs_of(self, call: OpCall) -> str:
+        """What an op was called with, and by which lines of the program."""
+        known = self._inputs.get(id(call))
+        if known is None:
+            shapes = self._shapes_of(call.signature) if self._record_shapes else ""
+            stack = members({"Call stack": ";".join(call.stack)}) if call.stack else ""
+            known = self._inputs[id(call)] = joined(shapes, stack)
         return known
 
     # -- collectives
@@ -273,13 +325,10 @@ class HostLanes:
         if self._modules is None:
             return
         name, number = self._modules.named(span)
-        python = self._python[position] = len(self._python) + 1
-        parent = self._enclosing(span.parent, self._python)
-        args = (
-            f'"Python parent id":{"null" if parent is None else parent},"Python id":{python},'
-            f'"Python module id":{number},"Ev Idx":{self._log.next_index()}'
-        )
-        self._log.complete("python_function", name, span.thread, start, end, args)
+        python = self._python[position] = self._log.new_function()
+        parent = _enclosing(span.parent, self._spans, self._python)
+        args = f'"Python module id":{number}'
+        self._log.function(name, span.thread, start, end, python, parent, args)
 
     def _runtime(self, position: int, span: HostSpan) -> None:
         """A call of the runtime, and what it launched."""
@@ -288,30 +337,38 @@ class HostLanes:
         if len(kernels) == 1 and is_collective(kernels[0].kernel) and not is_recorded:
             self._communication(position, span, kernels[0])  # beside copies of its op
         start, end = self.written[position]
-        enclosing = self._enclosing(position, self._external)
+        enclosing = _enclosing(position, self._spans, self._external)
         external = self._step_id if enclosing is None else enclosing
         is_rocm = self._device.is_rocm
         # A profile that was carried over may have any other call.
         is_known = span.name in _CALLBACK_IDS and not is_rocm
         callback = f'"cbid":{_CALLBACK_IDS[span.name]},' if is_known else ""
-        args = f'"External id":{external},{callback}"correlation":{span.correlation}'
         name, category = span.name, "cuda_runtime"
         if is_rocm:  # one kind of calls, whose names are HIP's
             name = hip_call(name, kernels[0].kernel if kernels else None)
         elif span.name == DRIVER_LAUNCH:
             category = "cuda_driver"
-        self._log.complete(category, name, span.thread, start, end, args)
+        self._log.call(
+            category, name, span.thread, start, end, external, callback, span.correlation
+        )
         if kernels:
-            self._log.arrow_start("ac2g", span.correlation, start, span.thread)
+            self._log.arrow_start(LAUNCH_ARROW, span.correlation, start, span.thread)
         for kernel in kernels:
             self._device.kernel(kernel, external)
 
-    def _enclosing(self, position: int, ids: Mapping[int, int]) -> int | None:
-        while position >= 0:
-            if position in ids:
-                return ids[position]
-            position = self.timeline.host[position].parent
-        return None
+
+def _is_in_function(span: HostSpan, host: Sequence[HostSpan]) -> bool:
+    """Whether an op is part of a function of autograd's, whose node is that of all of it."""
+    return span.parent >= 0 and host[span.parent].name == COMPILED_CODE[1]
+
+
+def _enclosing(position: int, host: Sequence[HostSpan], ids: Mapping[int, int]) -> int | None:
+    """The id of the innermost span that has one, of that at a position and those around it."""
+    while position >= 0:
+        if position in ids:
+            return ids[position]
+        position = host[position].parent
+    return None
 
 
 class _Modules:

@@ -13,6 +13,7 @@ from typing import NamedTuple, Union
 from neusight.recording.recording import UNSEEN, Operator, OpSignature, Step
 from neusight.timeline.host_lane import AUTOGRAD
 from neusight.timeline.operators.inner_calls import CLOSE, LAUNCH, Open, Token, calls_within
+from neusight.timeline.operators.repeats import later_kernels, later_spans, offset_between
 from neusight.timeline.operators.self_times import BETWEEN_US, self_us
 from neusight.timeline.spans import HostSpan, KernelSpan, SpanKind, StepSpan, Thread, Timeline
 
@@ -33,11 +34,20 @@ def with_operators(timeline: Timeline, steps: Sequence[StepSpan]) -> Timeline:
     kernels: list[KernelSpan] = []
     shown: list[StepSpan] = []
     plans = _Plans()
+    before: StepSpan | None = None
     for step in steps:
         first_host, first_kernel = len(host), len(kernels)
-        tree = _StepTree(timeline, step, host, plans)
-        tree.write()
-        kernels += tree.kernels()
+        offset = None if before is None else offset_between(timeline, before, step)
+        if offset is None:
+            tree = _StepTree(timeline, step, host, plans)
+            tree.write()
+            kernels += tree.kernels()
+        else:
+            same = shown[-1]
+            offset = offset._replace(position=first_host - same.first_host)
+            host += later_spans(host[same.first_host : same.last_host], offset)
+            kernels += later_kernels(kernels[same.first_kernel : same.last_kernel], offset)
+        before = step
         shown.append(
             replace(
                 step,
