@@ -410,6 +410,43 @@ def _is_depthwise(signature: OpSignature) -> bool:
     )
 
 
+#: What cuDNN's kernels for recurrent networks begin with where the batch comes first: a copy with
+#: time first. (A forecast has no kernel for it.)
+_IN_ORDER = "contiguous[clone[empty_like[empty] copy_]]"
+
+
+def _is_batch_first(signature: OpSignature) -> bool:
+    return signature.by_name.get("batch_first") is True and not signature.by_name.get("batch_sizes")
+
+
+def _recurrent(signature: OpSignature) -> str:
+    """cuDNN's recurrent network: results, workspace and what backward needs (RNN.cpp)."""
+    inside = "empty empty empty empty empty *"
+    if not _is_batch_first(signature):
+        return inside
+    return f"transpose[as_strided] {_IN_ORDER} {inside} transpose_[as_strided_]"
+
+
+def _recurrent_backward(signature: OpSignature) -> str:
+    """Gradients that are not there are zeros; then those of input and states, and of the weights,
+    which are parts of one buffer (RNN.cpp)."""
+    arguments = signature.by_name
+    wanted = ["grad_output", "grad_hy", *(["grad_cy"] if arguments.get("cx") is not None else [])]
+    missing = sum(arguments.get(name) is None for name in wanted)
+    is_first = _is_batch_first(signature)
+    states = ["view", "view"] if arguments.get("cx") is not None else ["view"]
+    parts = ["zeros_like[empty_like[empty] zero_[fill_]]"] * missing
+    parts += [_TRANSPOSES_3, _IN_ORDER, _IN_ORDER] if is_first else []
+    parts += ["empty", *states, *("empty" for _ in states), "empty *"]
+    parts += ["transpose_[as_strided_]"] if is_first else []
+    mask, weights = arguments.get("output_mask"), arguments.get("weight")
+    if isinstance(mask, tuple) and mask[-1] is True and isinstance(weights, tuple):
+        parts += [_TRANSPOSES_2, _IN_ORDER] if is_first else []
+        parts += ["zeros[empty zero_[fill_]] empty", *["empty set_"] * len(weights)]
+        parts += ["resize_as_[resize_]"] * len(weights)
+    return " ".join(parts)
+
+
 def _name(signature: OpSignature) -> str:
     return signature.op.removeprefix("aten::")
 
@@ -448,6 +485,8 @@ _BY_ARGUMENTS: dict[str, Callable[[OpSignature], str]] = {
     "_scaled_dot_product_cudnn_attention": _cudnn_attention,
     "convolution": _convolution,
     "convolution_backward": _convolution_backward,
+    "_cudnn_rnn": _recurrent,
+    "_cudnn_rnn_backward": _recurrent_backward,
 }
 
 

@@ -185,3 +185,27 @@ ZEROS = "zeros[empty zero_[fill_[*]]]"
 )
 def test_an_op_calls_what_profiles_show_by_its_arguments(found: str, profiled: str) -> None:
     assert found == profiled
+
+
+def test_a_recurrent_network_calls_what_a_profile_of_it_has() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        lstm = torch.nn.LSTM(16, 16, 2, batch_first=True).cuda()
+        lstm(torch.ones(4, 8, 16, device="cuda"))[0].sum().backward()
+    calls = {
+        span.name: calls_within(span.call.signature)
+        for span in forecast.timeline.host
+        if span.kind == "op" and span.call is not None and "_cudnn_rnn" in span.name
+    }
+
+    forward = opened(calls["aten::_cudnn_rnn"])
+    backward = opened(calls["aten::_cudnn_rnn_backward"])
+
+    assert forward[:2] == ["transpose", "as_strided"]
+    assert forward[-2:] == ["transpose_", "as_strided_"]
+    assert forward.count("empty") == 6
+    # hy and cy have no gradients; each layer has two matrices and two biases.
+    assert (backward.count("zeros_like"), backward.count("resize_as_")) == (2, 8)
+
+
+def opened(calls: tuple[object, ...]) -> list[str]:
+    return [token.name.removeprefix("aten::") for token in calls if isinstance(token, Open)]
