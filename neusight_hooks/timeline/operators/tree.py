@@ -502,9 +502,12 @@ class _StepTree:
         self._moved[position] = len(self._host)
         if span.correlation:
             self._launched[span.correlation] = len(self._host)
+        parent, thread = self._parent(span.parent), span.thread
+        if parent >= 0 and self._host[parent].thread == AUTOGRAD:  # backward calls a module again
+            thread = AUTOGRAD
         self._host.append(
             span._replace(
-                start_ns=start_ns, duration_ns=end_ns - start_ns, parent=self._parent(span.parent)
+                start_ns=start_ns, duration_ns=end_ns - start_ns, parent=parent, thread=thread
             )
         )
         if span.kind == "module" and self._open:

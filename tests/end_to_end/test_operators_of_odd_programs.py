@@ -1,0 +1,165 @@
+"""Operators in the traces of programs that fail, nest, run threads, or profile themselves."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+import neusight
+
+Event = dict[str, Any]
+
+
+def operators(program: Callable[[], object], tmp_path: Path, steps: int = 2) -> list[Event]:
+    """The operators and annotations of the last step in the trace of a program, in order, each
+    with the names around it; all of them nest."""
+    with neusight.forecast_on("H100") as forecast:
+        for _ in range(steps):
+            program()
+            forecast.step()
+    path = tmp_path / "trace.json"
+    forecast.export_chrome_trace(path)
+    events = json.loads(path.read_text())["traceEvents"]
+    begin = max(event["ts"] for event in events if event["name"].startswith("ProfilerStep#"))
+    found = [
+        event
+        for event in events
+        if event.get("cat") in ("cpu_op", "user_annotation") and event["ts"] >= begin
+    ]
+    open_: dict[int, list[Event]] = defaultdict(list)
+    for event in sorted(found, key=lambda event: (event["ts"], -event["dur"])):
+        stack = open_[event["tid"]]
+        while stack and stack[-1]["ts"] + stack[-1]["dur"] <= event["ts"]:
+            stack.pop()
+        event["around"] = [other["name"] for other in stack]
+        if stack:
+            assert event["ts"] + event["dur"] <= stack[-1]["ts"] + stack[-1]["dur"], event["name"]
+        stack.append(event)
+    return sorted(found, key=lambda event: event["ts"])
+
+
+def around(events: list[Event], name: str) -> list[list[str]]:
+    """What lies around each event of a name on its thread, outermost first, without the step."""
+    return [
+        [other for other in event["around"] if not other.startswith("ProfilerStep#")]
+        for event in events
+        if event["name"] == name
+    ]
+
+
+def test_a_step_that_fails_in_the_middle_and_goes_on(tmp_path: Path) -> None:
+    model = nn.Linear(8, 2)
+
+    def program() -> None:
+        model.cuda()
+        x = torch.ones(4, 8, device="cuda", requires_grad=True)
+        with pytest.raises(KeyError), torch.profiler.record_function("that fails"):
+            model(x)
+            raise KeyError("in the middle")
+        functional.layer_norm(x, (8,)).sum().backward()
+
+    events = operators(program, tmp_path)
+
+    assert around(events, "aten::linear") == [["that fails"]]
+    assert around(events, "aten::layer_norm") == [[]]
+
+
+def test_an_error_in_backward_ends_its_nodes(tmp_path: Path) -> None:
+    def refuse(gradient: torch.Tensor) -> None:
+        raise KeyError("in backward")
+
+    def program() -> None:
+        x = torch.ones(4, 8, device="cuda", requires_grad=True)
+        hidden = functional.gelu(x)
+        hidden.register_hook(refuse)
+        with pytest.raises(KeyError):
+            hidden.relu().sum().backward()
+        functional.layer_norm(x, (8,)).sum().backward()
+
+    events = operators(program, tmp_path)
+
+    (outer,) = around(events, "aten::native_layer_norm_backward")
+    assert outer[-1] == "NativeLayerNormBackward0"
+    assert "GeluBackward0" not in [event["name"] for event in events]
+
+
+def test_record_functions_nest_as_they_were_entered(tmp_path: Path) -> None:
+    def program() -> None:
+        with torch.profiler.record_function("outer"):
+            x = torch.ones(4, 8, device="cuda")
+            with torch.profiler.record_function("inner"), torch.profiler.record_function("inner"):
+                functional.linear(x, x)
+            functional.layer_norm(x, (8,))
+
+    events = operators(program, tmp_path)
+
+    assert around(events, "aten::linear") == [["outer", "inner", "inner"]]
+    assert around(events, "aten::layer_norm") == [["outer"]]
+
+
+def test_threads_leave_the_operators_of_the_main_thread_as_they_are(tmp_path: Path) -> None:
+    def elsewhere() -> None:
+        for _ in range(50):
+            functional.layer_norm(torch.ones(4, 8), (8,))
+
+    def program() -> None:
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        x = torch.ones(4, 8, device="cuda")
+        functional.linear(x, x)
+        thread.join()
+
+    events = operators(program, tmp_path)
+
+    assert around(events, "aten::linear") == [[]]
+    assert around(events, "aten::layer_norm") == []
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiled_region_that_backward_calls_again(tmp_path: Path) -> None:
+    torch.compiler.reset()
+    inside: Callable[[torch.Tensor], torch.Tensor] = torch.compile(
+        lambda x: functional.gelu(x) * 2.0
+    )
+
+    def program() -> None:
+        x = torch.ones(4, 8, device="cuda", requires_grad=True)
+        result = checkpoint(inside, functional.layer_norm(x, (8,)), use_reentrant=False)
+        result.sum().backward()
+
+    events = operators(program, tmp_path)
+
+    forward, again = around(events, "CompiledFunction")
+    assert forward == ["Torch-Compiled Region: 0/0"]
+    assert again[1:] == ["CompiledFunctionBackward", "Torch-Compiled Region: 0/0"]
+    assert around(events, "triton_poi_fused_gelu_mul_0") == [
+        [*forward, "CompiledFunction"],
+        [*again, "CompiledFunction"],
+    ]
+
+
+def test_a_program_that_profiles_itself_has_its_file_and_its_forecast(tmp_path: Path) -> None:
+    own = tmp_path / "own.json"
+
+    def program() -> None:
+        with torch.profiler.profile(record_shapes=True, with_stack=True) as profiler:
+            x = torch.ones(4, 8, device="cuda")
+            functional.linear(x, x)
+        profiler.export_chrome_trace(str(own))
+
+    events = operators(program, tmp_path)
+
+    names = {event["name"] for event in json.loads(own.read_text())["traceEvents"]}
+    assert "aten::linear" in names
+    assert around(events, "aten::linear") == [[]]
+    assert around(events, "aten::addmm") or around(events, "aten::mm")
