@@ -11,7 +11,7 @@ from neusight.inference.phases import phase_figures
 from neusight.integrations.report.memory import MemoryReport
 from neusight.integrations.report.page.changes import advice_table, compiled_tables, remedy_table
 from neusight.integrations.report.page.html_tables import Detail
-from neusight.integrations.report.page.lanes import lanes_of
+from neusight.integrations.report.page.lanes import lanes_of, operator_lanes
 from neusight.integrations.report.page.memory_view import view_of_memory
 from neusight.integrations.report.page.modules import view_of_modules
 from neusight.integrations.report.page.ranks_view import view_of_ranks
@@ -78,6 +78,7 @@ def _of_step(
     drawn = lanes_of(forecast.timeline, step)
     if not any(lane.spans for lane in drawn.lanes[1:]):
         return []
+    drawn = drawn._replace(lanes=(*drawn.lanes, *operator_lanes(forecast.timeline, step)))
     latency = time_text(forecast.verdict.step_latency.median)
     parts = [
         "<h3>Timeline of the steady step</h3>",

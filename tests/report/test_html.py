@@ -129,8 +129,11 @@ def test_the_timeline_holds_the_steady_step() -> None:
     names = [lane["name"] for lane in data["lanes"]]
     assert names == [
         "steps", "phases, on the GPU", "modules, on the GPU", "GPU, stream 0", "host, main thread",
-        "host, autograd thread",
+        "host, autograd thread", "operators, main thread", "operators, autograd thread",
     ]  # fmt: skip
+    assert [lane.get("optional", False) for lane in data["lanes"]] == [False] * 6 + [True] * 2
+    operators = {data["texts"][span[3]] for lane in data["lanes"][6:] for span in lane["spans"]}
+    assert {"aten::linear", "aten::addmm"} <= {name.split(" and ")[0] for name in operators}
     spans = [span for lane in data["lanes"] for span in lane["spans"]]
     start_us, end_us = data["start_us"] - 0.01, data["end_us"] + 0.01
     assert all(span[0] >= start_us and span[0] + span[1] <= end_us for span in spans)

@@ -236,6 +236,24 @@ def test_the_timeline_is_driven_by_keys(page: Browser) -> None:
     assert page.run(PICKED) == "" and page.run(pixels) == whole
 
 
+def test_operators_are_shown_where_they_are_asked_for(page: Browser) -> None:
+    height = "return document.querySelector('canvas').clientHeight"
+    button = ".tools button[aria-pressed]"
+    pressed = f"return document.querySelector('{button}').getAttribute('aria-pressed')"
+    before = page.run(height)
+
+    page.click(button)
+
+    assert page.run(height) > before and page.run(pressed) == "true"
+    keep(page, "operators")
+    page.run("document.querySelector('canvas').focus()")
+    page.press("Right", *["Down"] * 40)
+    assert "operators, " in page.run(PICKED)
+    page.click(button)
+    assert page.run(height) == before and page.run(pressed) == "false"
+    assert page.run(PICKED) == ""
+
+
 def test_a_click_on_a_span_states_of_it(page: Browser) -> None:
     page.run("document.querySelector('canvas').focus()")
     page.click("canvas", y=-1 * page.run(

@@ -11,7 +11,8 @@ from neusight.integrations.report.page.colours import kind_of
 from neusight.predictors.formatting import time_text
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.predictor import Estimate
-from neusight.timeline.spans import HostSpan, KernelSpan, StepSpan, Timeline
+from neusight.timeline.operators.tree import with_operators
+from neusight.timeline.spans import HostSpan, KernelSpan, StepSpan, Thread, Timeline
 
 _NS_PER_US = 1000
 _KIND_OF_HOST = {"sync": "wait", "work": "wait", "module": "module", "annotation": "module"}
@@ -49,10 +50,11 @@ class Drawn(NamedTuple):
 
 
 class Lane(NamedTuple):
-    """Spans below a name, in rows."""
+    """Spans below a name, in rows; one that `is_optional` is shown where the reader asks for it."""
 
     name: str
     spans: Sequence[Drawn]
+    is_optional: bool = False
 
     @property
     def num_rows(self) -> int:
@@ -88,6 +90,16 @@ def lanes_of(timeline: Timeline, step: StepSpan) -> Lanes:
             *_stream_lanes(own, backlog, step.start_ns, begin_ns),
             *_host_lanes(host, step.first_host, begin_ns),
         ),
+    )
+
+
+def operator_lanes(timeline: Timeline, step: StepSpan) -> tuple[Lane, ...]:
+    """The operators around the ops of a step and below them, a lane for each thread."""
+    begin_ns = step.done_ns - step.latency_ns
+    threads = _host_threads(with_operators(timeline, [step]).host, 0, begin_ns)
+    return tuple(
+        Lane(f"operators, {thread} thread", spans, is_optional=True)
+        for thread, spans in threads.items()
     )
 
 
@@ -167,8 +179,13 @@ def _stream_lanes(
 
 def _host_lanes(host: Sequence[HostSpan], first: int, begin_ns: int) -> Iterator[Lane]:
     """A lane for each thread; what lies in another span lies a row below it."""
+    for thread, spans in _host_threads(host, first, begin_ns).items():
+        yield Lane(f"host, {thread} thread", spans)
+
+
+def _host_threads(host: Sequence[HostSpan], first: int, begin_ns: int) -> dict[Thread, list[Drawn]]:
     depths: dict[int, int] = {}
-    lanes: dict[str, list[Drawn]] = defaultdict(list)
+    lanes: dict[Thread, list[Drawn]] = defaultdict(list)
     for position, span in enumerate(host, start=first):
         above = depths.get(span.parent, -1)
         if span.parent >= first and host[span.parent - first].thread != span.thread:
@@ -180,9 +197,14 @@ def _host_lanes(host: Sequence[HostSpan], first: int, begin_ns: int) -> Iterator
             Drawn(span.start_ns - begin_ns, span.duration_ns, depths[position], span.name, kind, "",
                   module)
         )  # fmt: skip
-    for thread, spans in lanes.items():
-        rows = {row: number for number, row in enumerate(sorted({span.row for span in spans}))}
-        yield Lane(f"host, {thread} thread", [span._replace(row=rows[span.row]) for span in spans])
+    rows = {
+        thread: {row: number for number, row in enumerate(sorted({span.row for span in spans}))}
+        for thread, spans in lanes.items()
+    }
+    return {
+        thread: [span._replace(row=rows[thread][span.row]) for span in spans]
+        for thread, spans in lanes.items()
+    }
 
 
 def range_text(estimate: Estimate) -> str:

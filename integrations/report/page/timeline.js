@@ -12,22 +12,26 @@
     const picked = canvas.parentElement.querySelector(".picked");
     canvas.parentElement.querySelector(".keys").hidden = false;
     const first = data.start_us, length = data.end_us - first;
-    let from = first, to = data.end_us, top = AXIS, width = 0, chosen = null, kinds = data.light;
-    const lines = []; // all rows of all lanes, from above, the spans of each in order of time
-    for (const lane of data.lanes) {
-      lane.top = top;
-      top += TITLE + lane.num_rows * ROW + GAP;
-      const rows = Array.from({ length: lane.num_rows }, () => []);
-      for (const span of lane.spans) rows[span[LINE]].push(span);
-      lane.lines = rows.map((spans, row) => {
-        spans.sort((a, b) => a[START] - b[START]);
-        const line = { lane, spans, y: lane.top + TITLE + row * ROW };
-        lines.push(line);
-        return line;
-      });
+    let from = first, to = data.end_us, width = 0, height = 0, chosen = null, kinds = data.light;
+    let lanes = [], lines = [], isAll = false; // lanes shown; their rows from above, spans in order of time
+
+    function arrange() {
+      let top = AXIS;
+      lines = [];
+      lanes = data.lanes.filter((lane) => isAll || !lane.optional);
+      for (const lane of lanes) {
+        lane.top = top;
+        top += TITLE + lane.num_rows * ROW + GAP;
+        const rows = Array.from({ length: lane.num_rows }, () => []);
+        for (const span of lane.spans) rows[span[LINE]].push(span);
+        rows.forEach((spans, row) => {
+          spans.sort((a, b) => a[START] - b[START]);
+          lines.push({ lane, spans, y: lane.top + TITLE + row * ROW });
+        });
+      }
+      height = top;
+      canvas.style.height = height + "px";
     }
-    const height = top;
-    canvas.style.height = height + "px";
 
     function draw() {
       const ratio = window.devicePixelRatio || 1, style = getComputedStyle(document.documentElement);
@@ -45,7 +49,7 @@
       for (const line of lines) for (const span of line.spans) drawSpan(span, line.y, scale);
       edges(scale, colour);
       pen.fillStyle = colour("--muted");
-      for (const lane of data.lanes) pen.fillText(lane.name, 4, lane.top + TITLE / 2);
+      for (const lane of lanes) pen.fillText(lane.name, 4, lane.top + TITLE / 2);
       if (chosen) {
         const { span, line } = chosen, x = (span[START] - from) * scale;
         pen.strokeStyle = colour("--text");
@@ -268,9 +272,20 @@
       button.addEventListener("click", act);
       tools.append(button);
     }
+    if (data.lanes.some((lane) => lane.optional)) {
+      const label = "Show operators", button = make("button", { type: "button", "aria-pressed": "false", title: label }, "Operators");
+      button.addEventListener("click", () => {
+        isAll = !isAll;
+        button.setAttribute("aria-pressed", String(isAll));
+        arrange();
+        choose(null);
+      });
+      tools.append(button);
+    }
     canvas.before(tools);
     window.addEventListener("resize", draw);
     redraws.push(draw);
+    arrange();
     draw();
   }
 

@@ -30,13 +30,15 @@ class _Texts:
 
 def view_of_timeline(drawn: Lanes, name: str, *, label: str, words: str, most: int) -> str:
     """The canvas, its data (element `name`) and its words; `label` is read aloud."""
-    lanes, short_ns = coarsened(drawn.lanes, most)
+    always = [lane for lane in drawn.lanes if not lane.is_optional]
+    lanes, short_ns = coarsened(always, most)
     if short_ns:
-        total, shown = (sum(len(lane.spans) for lane in some) for some in (drawn.lanes, lanes))
+        total, shown = (sum(len(lane.spans) for lane in some) for some in (always, lanes))
         words += (
             f" Spans shorter than {time_text(short_ns / _NS_PER_US)} are drawn as one with their "
             f"neighbours: {shown:,} for {total:,}."
         )
+    optional, _ = coarsened([lane for lane in drawn.lanes if lane.is_optional], most)
     return "\n".join(
         [
             f'<p class="muted">{escape(words)}</p>',
@@ -47,7 +49,7 @@ def view_of_timeline(drawn: Lanes, name: str, *, label: str, words: str, most: i
             f'aria-describedby="keys-{name}" data-source="{name}"></canvas>',
             '<p class="picked" aria-live="polite"></p>',
             f'<p class="muted keys" id="keys-{name}" hidden>{_KEYS}</p></div>',
-            data_element(name, _data(drawn, lanes)),
+            data_element(name, _data(drawn, [*lanes, *optional])),
             "<noscript><p>The timeline is drawn by a script of this page.</p></noscript>",
         ]
     )
@@ -79,7 +81,12 @@ def _data(drawn: Lanes, lanes: Sequence[Lane]) -> dict[str, Any]:
         "end_us": drawn.end_ns / _NS_PER_US,
         "boundaries": [at / _NS_PER_US for at in drawn.boundaries],
         "lanes": [
-            {"name": lane.name, "num_rows": lane.num_rows, "spans": _spans(lane, texts)}
+            {
+                "name": lane.name,
+                "num_rows": lane.num_rows,
+                "spans": _spans(lane, texts),
+                **({"optional": True} if lane.is_optional else {}),
+            }
             for lane in lanes
         ],
         "texts": list(texts.numbers),
