@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from neusight.memory.placement import MemoryTimeline, memory_on
 from neusight.memory.spread import MemoryVerdict
 from neusight.output.batch import rate_notes
 from neusight.output.compiled import Compilation, compilation_of
-from neusight.output.figures import StepLatency, Verdict, verdict_of
+from neusight.output.figures import Row, StepLatency, Verdict, operator_rows, verdict_of
 from neusight.output.ranks import RankRow, rank_row, slowest
 from neusight.output.replicas import replicas_together
 from neusight.output.summary import (
@@ -198,8 +198,7 @@ class Forecast:
         """The figures of the steady step, of which the properties below are parts; of several ranks
         those of the slowest, and what all take in."""
         if self.ranks:
-            last = slowest([rank.row for rank in self.ranks]).rank
-            found = next(rank.verdict for rank in self.ranks if rank.recording.rank == last)
+            found = self.slowest.verdict
             alone = [rank.verdict for rank in self.ranks]
             return replace(
                 found,
@@ -209,6 +208,20 @@ class Forecast:
                 ),
             )
         return verdict_of(self.recording, self.timeline, self.gpu, self.host)
+
+    @cached_property
+    def by_operator(self) -> list[Row]:
+        """The kernels of the steady step by all operators that they run in, such as aten::linear
+        and aten::addmm in it."""
+        return operator_rows(self.timeline)
+
+    @property
+    def slowest(self) -> Forecast:
+        """The rank whose step is the longest; the forecast itself where it is of one."""
+        if not self.ranks:
+            return self
+        last = slowest([rank.row for rank in self.ranks]).rank
+        return next(rank for rank in self.ranks if rank.recording.rank == last)
 
     @property
     def predictor(self) -> Predictor:
@@ -542,7 +555,8 @@ class Forecast:
 
     def to_json(self) -> dict[str, Any]:
         """All figures, as `neusight run --json` writes them."""
-        return to_json(self.findings)
+        operators = [asdict(row) for row in self.slowest.by_operator]
+        return {**to_json(self.findings), "by_operator": operators}
 
     def to_dict(self) -> dict[str, Any]:
         """The figures for an experiment tracker: flat pairs of a name and a number or word.

@@ -142,7 +142,7 @@ def test_the_json_has_the_keys_of_the_contract() -> None:
         "bound", "peak_memory_bytes", "peak_reserved_bytes", "context_bytes",
         "memory_capacity_bytes",
         "fits", "coverage", "unmapped", "flops_per_step", "mfu", "num_ops", "num_kernels", "trace",
-        "by_kernel_class", "by_module", "by_op", "warnings",
+        "by_kernel_class", "by_module", "by_op", "by_operator", "warnings",
     } <= set(document)  # fmt: skip
     assert set(document["step_latency_us"]) == {"median", "low", "high"}
     assert set(document["by_op"][0]) == {"name", "count", "time_us", "share"}

@@ -17,7 +17,6 @@ from neusight.integrations.report.page.modules import view_of_modules
 from neusight.integrations.report.page.ranks_view import view_of_ranks
 from neusight.integrations.report.page.time_tables import view_of_times
 from neusight.integrations.report.page.timeline_view import timeline_text, view_of_timeline
-from neusight.output.ranks import slowest
 from neusight.output.summary import headline, verdict_text
 from neusight.predictors.formatting import amount_text, bytes_text, counted, time_text
 from neusight.timeline.spans import StepSpan
@@ -46,7 +45,7 @@ def section_of(
     if forecast.ranks and not forecast.failure:
         view = view_of_ranks(forecast.ranks, f"ranks-{number}", detail)
         parts += [f"<h3>{len(forecast.ranks)} ranks side by side</h3>", view]
-    last, most = _slowest(forecast), forecast.needs_most
+    last, most = forecast.slowest, forecast.needs_most
     step = steady_step_of(last.timeline)
     if step is not None:
         parts += _of_step(last, step, number, f"{label}{_whose(forecast, last)}", detail)
@@ -57,14 +56,6 @@ def section_of(
     if step is not None and last.verdict.num_kernels:
         parts += ["<h3>Where the time goes</h3>", view_of_times(last, step, detail)]
     return [*parts, "</section>"]
-
-
-def _slowest(forecast: Forecast) -> Forecast:
-    """The rank whose step is the longest; the forecast itself where it is of one."""
-    if not forecast.ranks:
-        return forecast
-    last = slowest([rank.row for rank in forecast.ranks])
-    return next(rank for rank in forecast.ranks if rank.recording.rank == last.rank)
 
 
 def _whose(forecast: Forecast, rank: Forecast) -> str:

@@ -13,6 +13,7 @@ from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import KernelClass
 from neusight.recording.recording import OpCall, Recording, Synchronize
 from neusight.timeline.host import HostProfile
+from neusight.timeline.operators.tree import with_operators
 from neusight.timeline.spans import KernelSpan, StepSpan, Timeline
 from neusight.timeline.steady import (
     StepBound,
@@ -164,6 +165,24 @@ def coverage_of(kernels: Iterable[KernelSpan]) -> dict[str, float]:
     return {origin: round(share / total, 6) if total else 0.0 for origin, share in sums.items()}
 
 
+def operator_rows(timeline: Timeline) -> list[Row]:
+    """The kernels of the steady step by the operators that launch them, themselves or by others
+    that they call: what is in one row is in that of the operator around it, too."""
+    step = steady_step_of(timeline)
+    if step is None:
+        return []
+    shown = with_operators(timeline, [step])
+    names: dict[int, tuple[str, ...]] = {-1: ()}
+    for position, span in enumerate(shown.host):
+        around = names[span.parent]
+        is_new = span.kind in ("op", "operator", "node") and span.name not in around
+        names[position] = (*around, span.name) if is_new else around
+    total = sum(kernel.duration_ns for kernel in shown.kernels)
+    return _rows(
+        ((name, kernel) for kernel in shown.kernels for name in names[kernel.op]), total=total
+    )
+
+
 def _step_row(span: StepSpan) -> dict[str, Any]:
     return {
         "kind": span.replay.step.kind,
@@ -175,13 +194,15 @@ def _step_row(span: StepSpan) -> dict[str, Any]:
     }
 
 
-def _rows(named: Iterable[tuple[str, KernelSpan]]) -> list[Row]:
+def _rows(named: Iterable[tuple[str, KernelSpan]], *, total: int | None = None) -> list[Row]:
+    """Kernels by names, with their shares of `total`; None: of all of them."""
     sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for name, span in named:
         row = sums[name]
         row[0] += 1
         row[1] += span.duration_ns
-    total = sum(time for _, time in sums.values())
+    if total is None:
+        total = sum(time for _, time in sums.values())
     rows = [
         Row(name, count, time / _NS_PER_US, round(time / total, 6) if total else 0.0)
         for name, (count, time) in sums.items()

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
+import neusight
 from neusight.output.figures import (
     Row,
     StepLatency,
@@ -168,3 +170,18 @@ def test_a_verdict_speaks_of_the_steady_step_and_counts_the_whole_block() -> Non
         "host_us": 60.0,
         "communication_us": 0.0,
     }
+
+
+def test_kernels_are_in_the_rows_of_all_operators_around_them() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        layer = torch.nn.Linear(64, 64).cuda()
+        for _ in range(3):
+            layer(torch.ones(8, 64).cuda())
+            forecast.step()
+
+    rows = {row.name: row for row in forecast.by_operator}
+
+    assert rows["aten::linear"] == replace(rows["aten::addmm"], name="aten::linear")
+    assert [rows[name].count for name in ("aten::to", "aten::_to_copy", "aten::copy_")] == [1, 1, 1]
+    assert rows["aten::linear"].share + rows["aten::to"].share == pytest.approx(1.0, abs=1e-5)
+    assert forecast.to_json()["by_operator"][0]["name"] == forecast.by_operator[0].name

@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 
 
 def view_of_times(forecast: Forecast, step: StepSpan, detail: Detail) -> str:
-    """The three tables of a step with kernels."""
+    """The four tables of a step with kernels."""
     verdict = forecast.verdict
     return (
         _rows_table(verdict.by_kernel_class, "kernel class", detail, has_swatches=True)
         + _rows_table(verdict.by_op, "op", detail)
+        + _rows_table(forecast.by_operator, "operator, with those in it", detail)
         + _kernel_table(forecast, step, detail)
     )
 
