@@ -1,6 +1,7 @@
 """Why operators of a profile have no partner in a forecast: known differences between releases.
 
-A forecast shows what the installed torch calls; a profile may be of an older one, or of ROCm.
+A forecast shows what the installed torch calls; a profile may be of an older one, or of ROCm. Some
+ops are recorded in other parts than a CUDA build calls.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ class _Reason(NamedTuple):
 
 _OLD_NODE = "torch before 1.11 has other names of autograd's nodes"
 _RESIZED = "torch 1.9 makes and resizes results in the op"
+_DROPPED = "torch 2.11 drops out in cuDNN's attention at any rate, 2.13 at multiples of 1/16"
+_CAST = "autocast casts the weights of a recurrent network in its op, a forecast before it"
 _EXPANDED = "torch expands the bias where no cuBLASLt adds it"
 
 #: The first that fits. Releases are those of profiles and of sources that were compared: what is
@@ -38,6 +41,14 @@ _REASONS = (
             "torch before 2.11 asks for the type of each result"),
     _Reason("aten::index_select", "", "aten::view aten::expand aten::gather",
             "torch 2.6 selects rows by a kernel of its own, 2.11 gathers them"),
+    _Reason("aten::scaled_dot_product_attention", "*_cudnn_attention", "*_flash_attention",
+            _DROPPED),
+    _Reason("", "*CudnnAttentionBackward0", "*FlashAttentionBackward0", _DROPPED),
+    _Reason("aten::lstm", "aten::cudnn_is_acceptable*", "aten::to*", _CAST),
+    _Reason("aten::_cudnn_rnn", "aten::set_*", "*", _CAST),
+    _Reason("aten::_cudnn_rnn", "aten::zeros", "*", _CAST),
+    _Reason("", "*: torch::autograd::CopyBackwards*", "", _CAST),
+    _Reason("", "*: torch::autograd::CopyBackwards*", "*: ToCopyBackward0", _CAST),
     _Reason("*", "aten::slice", "", "torch 2.6 slices whole dimensions too, 2.11 does not"),
     _Reason("*", "*Backward", "*Backward0", _OLD_NODE),
     _Reason("*", "*Backward1", "*Backward0", _OLD_NODE),
