@@ -227,6 +227,7 @@ def repair() -> None:
             tensor_core,
             trace,
         )
+        from torch_tb_profiler.profiler.diffrun import contract
     except ImportError:
         return
     profile = data.RunProfileData
@@ -247,10 +248,31 @@ def repair() -> None:
     trace.NcclOpNameSet.extend(_NCCL_ANNOTATIONS)
     tensor_core.TC_OP_Allowlist.allowlist.extend(_TENSOR_CORE_OPERATORS)
     tensor_core.TC_Allowlist.allowlist.extend(_TENSOR_CORE_KERNELS)
+    _fix_comparison(contract.DiffStats)
     fix_pages(plugin.TorchProfilerPlugin)
     # The plugin loads in processes that would not be repaired; threads of this one are.
     loader.Process = threading.Thread
     loader.Queue = queue.Queue
+
+
+def _fix_comparison(stats: Any) -> None:
+    """The page of Diff pairs the operators of both sides by their places in its lists, whatever
+    their names: here both sides have the same names in the same order."""
+    to_dict = stats.to_dict
+
+    def paired(self: Any) -> dict[str, Any]:
+        found: dict[str, Any] = to_dict(self)
+        sides = [found["left"], found["right"]]
+        rows = [{row["name"]: row for row in side["aggs"]} for side in sides]
+        names = dict.fromkeys(name for known in rows for name in known)
+        for side, known, others in zip(sides, rows, reversed(rows), strict=True):
+            side["aggs"] = [
+                known.get(name) or {**dict.fromkeys(others[name], 0), "name": name}
+                for name in names
+            ]
+        return found
+
+    stats.to_dict = paired
 
 
 class _Trees(dict[int, Any]):

@@ -712,6 +712,28 @@ def test_real_profiles_show_right_too(
     assert total == pytest.approx(profile.steps_costs[0].costs[-1], rel=0.01)
 
 
+def test_operators_of_two_runs_are_paired_by_name() -> None:
+    from torch_tb_profiler.profiler.diffrun import contract
+
+    repair()
+
+    def side(*names: str) -> Any:
+        rows = [contract.OpAgg(name, 3, 40, 30, 20, 10) for name in names]
+        return contract.OpStats("step", 100, 50, 100, rows)
+
+    found = contract.DiffStats(side("aten::mm", "aten::relu"), side("aten::to", "aten::mm"))
+
+    rows = found.to_dict()
+    assert [
+        (left["name"], left["calls"], right["name"], right["calls"])
+        for left, right in zip(rows["left"]["aggs"], rows["right"]["aggs"], strict=True)
+    ] == [
+        ("aten::mm", 3, "aten::mm", 3),
+        ("aten::relu", 3, "aten::relu", 0),
+        ("aten::to", 0, "aten::to", 3),
+    ]
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.skipif(not SHARED.exists(), reason="real profiles are not at hand")
 def test_a_real_profile_of_two_ranks_is_distributed_and_one_lies_beside_a_forecast(

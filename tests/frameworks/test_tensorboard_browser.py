@@ -6,6 +6,7 @@ Screenshots go to the folder that NEUSIGHT_SCREENSHOTS names, else to the test's
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
@@ -21,6 +22,7 @@ from browser import NEEDED, Browser, wait_for
 from torch import nn
 
 import neusight
+from neusight.integrations.profiles.workloads import loaded
 from neusight.output.trace.file import write_trace
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import Kernel
@@ -36,7 +38,7 @@ from neusight.recording.recording import (
 )
 from neusight.timeline.host import PLAIN
 from neusight.timeline.steps import schedule
-from places import TESTS
+from places import ROOT, TESTS
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(NEEDED), reason=NEEDED)]
 
@@ -103,6 +105,29 @@ def write_two_ranks(folder: Path) -> None:
         write_trace(path, timeline, None, find_gpu("H100"), rank=rank, world_size=2)
 
 
+#: A step that was profiled on an H100, and what made it.
+MEASURED = ROOT / "benchmarks" / "measured" / "h100" / "workloads"
+WORKLOAD = "gpt2_inference"
+
+
+def write_measured(folder: Path) -> None:
+    """The profile of a step, and its forecast."""
+    figures = json.loads((MEASURED / f"{WORKLOAD}.json").read_text())
+    script, *arguments = figures["command"]
+    handler = neusight.trace_handler(folder / "its-forecast", worker_name="host_0")
+    with (
+        neusight.forecast_on("H100", on_trace_ready=handler) as forecast,
+        loaded(ROOT / "benchmarks" / "workloads" / script) as module,
+    ):
+        step = module.build(module.parser().parse_args(arguments))
+        for _ in range(3):
+            step()
+            forecast.step()
+    (folder / "profile").mkdir()
+    profile = folder / "profile" / "host_0.1.pt.trace.json.gz"
+    profile.symlink_to(MEASURED / f"{WORKLOAD}.pt.trace.json.gz")
+
+
 @pytest.fixture(scope="module")
 def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("logs")
@@ -111,6 +136,7 @@ def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
         train()
     neusight.trace_handler(folder / "on-a100", worker_name="host_0")(forecast.on("A100"))
     write_two_ranks(folder / "ranks")
+    write_measured(folder)
     return folder
 
 
@@ -128,7 +154,7 @@ def address(logdir: Path) -> Iterator[str]:
 
         def loaded() -> bool:
             with urllib.request.urlopen(f"{url}data/plugin/pytorch_profiler/runs") as answer:
-                return len(json.load(answer)["runs"]) == 3
+                return len(json.load(answer)["runs"]) == 5
 
         wait_for(loaded, lambda: "the plugin did not load the runs")
         yield url
@@ -283,3 +309,34 @@ def test_two_forecasts_are_laid_beside_each_other(page: PluginBrowser, screensho
             e => e.textContent.includes("Go Back") && !e.disabled);
     """
     wait_for(lambda: page.run(click), lambda: "a click on a column leads nowhere")
+
+
+def test_a_profile_and_its_forecast_are_laid_beside_each_other(
+    page: PluginBrowser, address: str, screenshots: Path
+) -> None:
+    page.run("[...document.querySelectorAll('[role=tab]')].pop().click()")
+    page.wait_for_text("Baseline", "Experimental")
+    for nth, run in enumerate(("profile", "its-forecast")):
+        page.choose("Runs", run, nth=nth)
+        page.choose("Workers", "host_0", nth=nth)
+        page.choose("Spans", "1", nth=nth)
+
+    page.wait_for_text("Operator View", "aten::copy_")
+    page.screenshot(screenshots / "diff-with-a-profile.png")
+    shown = page.run("""
+        return [...document.querySelectorAll("tbody tr")].map(
+            row => [...row.cells].slice(0, 3).map(cell => cell.textContent));
+    """)
+    query = "run=profile&worker=host_0&span=1&exp_run=its-forecast&exp_worker=host_0&exp_span=1"
+    with urllib.request.urlopen(f"{address}data/plugin/pytorch_profiler/diff?{query}") as answer:
+        sides = json.loads(gzip.decompress(answer.read()))
+    calls, forecast_calls = (
+        {row["name"]: row["calls"] for row in sides[side]["aggs"]} for side in ("left", "right")
+    )
+    assert len(calls) > 30
+    assert {name for name in calls if calls[name]} == {n for n in calls if forecast_calls[n]}
+    assert len([name for name in calls if calls[name] == forecast_calls[name]]) > 0.8 * len(calls)
+    rows = [row for row in shown if len(row) == 3 and row[0] in calls]
+    assert rows
+    for name, baseline, experiment in rows:
+        assert (int(baseline), int(experiment)) == (calls[name], forecast_calls[name]), name
