@@ -42,6 +42,7 @@ Variant = Literal[
     "log_softmax",
     "cat",
     "small_index",
+    "whole_rows",
     "with_index",
     "scan",
     "state_space",

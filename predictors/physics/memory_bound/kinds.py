@@ -75,6 +75,15 @@ _CAT_ELEMENTS = 1.0
 #: MI300X in bf16 (data/profiled_kernels, index_select).
 _GATHER_ELEMENTS = 0.55
 
+#: Rows gathered by wide loads, a CTA a row, reach the whole bandwidth of a stream (H100, 16384 rows
+#: of 8 KB, benchmarks/measured/h100).
+_GATHER_OF_ROWS = MemoryKind(issue_bytes=16.0, floor_factor=1.2)
+
+#: Numbers a clock and SM that kernels draw from a normal distribution: H100, 6 to 270 million
+#: (benchmarks/measured/h100) 1.75-1.95.
+_NORMAL = {"randn", "randn_like", "normal"}
+_NORMAL_ELEMENTS = 1.85
+
 #: Kernels that add where others add too: an atomic an element, which the L2 takes at about that
 #: rate a clock and SM. A prior.
 _SCATTER = MemoryKind(issue_bytes=12.0, floor_factor=1.5, dram_share=0.6, elements=0.6)
@@ -198,6 +207,10 @@ def _kind_of_contiguous(kernel: Kernel, vendor: str) -> MemoryKind:
         return _SCATTER
     if kernel.selects:
         return _SELECTION
+    if kernel.variant == "whole_rows":
+        return _GATHER_OF_ROWS
+    if kernel.name in _NORMAL and vendor == "nvidia":
+        return _STREAM._replace(elements=_NORMAL_ELEMENTS)
     kind = _KINDS.get(kernel.kernel_class, _KINDS[KernelClass.UNKNOWN])
     if kernel.variant == "fused" and kernel.along_columns:
         return kind._replace(dram_share=_FUSED_COLUMNS_DRAM_SHARE)
