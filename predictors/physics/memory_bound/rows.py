@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 from neusight.predictors.gpu import GPU
@@ -53,8 +54,8 @@ _AMD_SOFTMAX = 1.65
 
 #: Layer and RMS norm: 128 threads, four elements each (vectorized_layer_norm_kernel). Alone on its
 #: SM a step of both passes takes two latencies of DRAM: 1850-1970 clocks on H100, A100, L40S and
-#: T4 in rows of 4 million elements (data/kernelbench 40). Of a full SM's time, H100, 16 bit: rows of
-#: 64, 256 and 1024 270, 320 and 570, of 4096 less than 1590 (benchmarks/measured/h100); 768 and
+#: T4 in rows of 4 million elements (data/kernelbench 40). Of a full SM's time, H100, 16 bit: rows
+#: of 64, 256 and 1024 270, 320 and 570, of 4096 less than 1590 (benchmarks/measured/h100); 768 and
 #: 1024 540 (data/profiled_kernels).
 _LAYER_NORM = RowCta(128, 0.0, 512.0, 1900.0, 170.0, 150.0)
 
@@ -282,7 +283,7 @@ def _pool_clocks(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
     clocks = size.rows * (_POOL_OUTPUT + _POOL_TAP * size.width) / gpu.num_sms
     if gpu.vendor == "amd":
         return clocks * _AMD_POOL
-    is_slow = kernel.name == "max_pool_backward" and kernel.layout != "channels_last"
+    is_slow = kernel.variant == "max_pool_gradient" and kernel.layout != "channels_last"
     return clocks * (_POOL_GRADIENT if is_slow else 1.0)
 
 
@@ -318,12 +319,12 @@ class _ReductionStep(NamedTuple):
 
 #: H100, 72 reductions of rows in benchmarks/measured/h100 (`sum_rows`, `max_rows`, `norm_rows`,
 #: `argmax_rows`): the first two out of 1 to 32 rows, the others out of 40,000 and more. float32
-#: sums of 4 to 16 rows of 4096 (data/llm_layers, an RMS norm's mean): 330 on RTX A6000, 440 on H100.
+#: sums of 4 to 16 rows of 4096 (data/llm_layers, an RMS norm's mean): 330 on RTX A6000, 440 on
+#: H100.
 _SUM_OF_HALVES = _ReductionStep(220.0, 270.0, 100.0, 660.0)
 _SUM = _ReductionStep(340.0, 550.0, 100.0, 660.0)
 _EXTREMUM = _ReductionStep(420.0, 450.0, 225.0, 900.0)
 _WITH_INDEX = _ReductionStep(770.0, 300.0, 450.0, 1250.0)
-_SUMS = frozenset({"sum", "mean", "nansum"})
 
 #: Clocks that CTAs of the same row take to add up what they found, through memory: H100, sums of
 #: 0.3 to 12 million values 3 to 4 µs more than their bytes.
@@ -333,7 +334,7 @@ _SHARED_ROW_CLOCKS = 6000.0
 def _reduction_step(kernel: Kernel) -> _ReductionStep:
     if kernel.variant == "with_index":
         return _WITH_INDEX
-    if kernel.name not in _SUMS:
+    if kernel.variant == "extremum":
         return _EXTREMUM
     return _SUM_OF_HALVES if DTYPE_BYTES[kernel.dtype] <= 2 else _SUM
 
@@ -426,6 +427,11 @@ _PLANE_CLOCKS = 144.0
 _RESAMPLED_CLOCKS = 690.0
 
 
+#: Variants of reductions whose threads are known, and of windows that slide.
+_REDUCTIONS = frozenset({"", "extremum", "with_index"})
+_POOLS = frozenset({"pool", "max_pool_gradient"})
+
+
 def _clocks_of_variant(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
     """Of kernels whose threads share rows in ways of their own."""
     if kernel.variant == "scan":
@@ -438,11 +444,17 @@ def _clocks_of_variant(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
         return (size.rows - 1) * _INDEX_CLOCKS
     if kernel.variant == "whole_rows":
         return size.rows * _GATHERED_ROW_CLOCKS / gpu.num_sms
-    if kernel.kernel_class is KernelClass.REDUCTION and kernel.variant in ("", "with_index"):
+    if kernel.kernel_class is KernelClass.REDUCTION and kernel.variant in _REDUCTIONS:
         return _clocks_of_reduction(kernel, size, gpu)
-    if kernel.name in _WEIGHT_GRADIENTS and gpu.vendor == "nvidia":
+    if kernel.variant in _POOLS:
+        return _pool_clocks(kernel, size, gpu)
+    if gpu.vendor == "amd":
+        return 0.0
+    if kernel.variant in _OF_TORCH and kernel.is_backward and kernel.along_columns:
         return _weight_gradient_clocks(kernel, size, gpu)
-    return _pool_clocks(kernel, size, gpu) if kernel.variant == "pool" else 0.0
+    if kernel.variant in _CLOCKS_OF_SORTS:
+        return _CLOCKS_OF_SORTS[kernel.variant](kernel, size, gpu)
+    return 0.0
 
 
 def _clocks_of_reduction(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
@@ -453,8 +465,38 @@ def _clocks_of_reduction(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
     return indexed + (_column_clocks(kernel, size, gpu) if gpu.vendor == "nvidia" else 0.0)
 
 
-#: Names of the kernels that sum a norm's weight gradient.
-_WEIGHT_GRADIENTS = frozenset({"layer_norm_backward_weight", "rms_norm_backward_weight"})
+#: Clocks that a row costs an SM which a CTA sorts (radixSortKVInPlace), by the elements up to which
+#: its size goes, and an element; what a CTA takes alone. H100, 16 bits, 43, 172 to 1024 and 4096
+#: elements (benchmarks/measured/h100). Shorter rows are sorted by a warp.
+_SORTED_ROWS = {32: (100.0, 0.0, 2500.0), 128: (700.0, 0.0, 7000.0), 1024: (2800.0, 1.7, 36000.0)}
+_LONGEST_SORTED_ROW = (15000.0, 0.0, 44000.0)
+
+
+def _sorted_row_clocks(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
+    """The CTAs that sort a row each."""
+    fixed, by_element, alone = next(
+        (found for width, found in _SORTED_ROWS.items() if size.width <= width), _LONGEST_SORTED_ROW
+    )
+    return max(alone, size.rows / gpu.num_sms * (fixed + by_element * size.width))
+
+
+#: A top-k of one CTA a row (sbtopk::gatherTopK) reads the row once for two bits of its keys: clocks
+#: of a pass, of each further round of its 1024 threads at most, and of the SM for a thread in all.
+#: H100, 16 bits, rows of 8 to 5370 (benchmarks/measured/h100).
+_TOP_K_PASS = 1500.0
+_TOP_K_ROUND = 900.0
+_TOP_K_THREAD = 14.0
+_TOP_K_THREADS = 1024
+_TOP_K_BITS = 2
+
+
+def _top_k_clocks(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
+    """The passes of a CTA over its row, or the threads of an SM."""
+    passes = 8 * DTYPE_BYTES[kernel.dtype] / _TOP_K_BITS
+    threads = min(_TOP_K_THREADS, -(-size.width // _WARP) * _WARP)
+    rounds = -(-size.width // threads)
+    alone = passes * (_TOP_K_PASS + _TOP_K_ROUND * (rounds - 1))
+    return max(alone, size.rows / gpu.num_sms * _TOP_K_THREAD * threads * rounds)
 
 
 def _weight_gradient_clocks(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
@@ -465,6 +507,23 @@ def _weight_gradient_clocks(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
     steps = size.width / _WEIGHT_GRADIENT_ROWS
     clocks = _WEIGHT_GRADIENT_CLOCKS["rms_norm" if kernel.variant == "rms_norm" else "layer_norm"]
     return steps * clocks * max(1.0, ctas / gpu.num_sms)
+
+
+#: What a row costs an SM in each pass of a top-k whose rows several CTAs share, and a CTA alone.
+_SELECTED_ROW_CLOCKS = 500.0
+_SELECTING_CLOCKS = 7000.0
+
+
+def _selecting_clocks(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
+    """Of such a pass."""
+    return max(_SELECTING_CLOCKS, size.rows / gpu.num_sms * _SELECTED_ROW_CLOCKS)
+
+
+_CLOCKS_OF_SORTS: dict[str, Callable[[Kernel, RowsSize, GPU], float]] = {
+    "sorted_rows": _sorted_row_clocks,
+    "top_k": _top_k_clocks,
+    "top_k_pass": _selecting_clocks,
+}
 
 
 def _clocks(cta: RowCta, size: RowsSize, gpu: GPU) -> float:

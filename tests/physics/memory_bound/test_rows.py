@@ -269,7 +269,7 @@ MEASURED = {
     ),
     "maximum of short rows": (
         Kernel.rows(
-            KernelClass.REDUCTION, "amax", 217203, 93, dtype="bfloat16",
+            KernelClass.REDUCTION, "amax", 217203, 93, dtype="bfloat16", variant="extremum",
             bytes_read=2 * 217203 * 93, bytes_written=2 * 217203,
         ), 75.7,
     ),
@@ -324,16 +324,41 @@ MEASURED = {
             bytes_written=2 * 6990 * 2696,
         ), 37.9,
     ),
+    "sum of bf16 into places of others": (
+        Kernel.rows(
+            KernelClass.GATHER, "scatter_add", 8192 * 768, 1, dtype="bfloat16", layout="scalar",
+            scatters=True, flops=8192 * 768, bytes_read=12 * 8192 * 768,
+            bytes_written=2 * 8192 * 768,
+        ), 105.1,
+    ),
+    "sort of rows of 184": (
+        Kernel.rows(
+            KernelClass.SORT, "sort_rows", 154318, 184, dtype="int64", variant="sorted_rows",
+            bytes_read=10 * 154318 * 184, bytes_written=10 * 154318 * 184,
+        ), 2020.0,
+    ),
+    "top 8 of rows of 64": (
+        Kernel.rows(
+            KernelClass.SORT, "topk", 8192, 64, dtype="bfloat16", variant="top_k", selects=True,
+            bytes_read=2 * 8192 * 64, bytes_written=10 * 8192 * 8,
+        ), 30.9,
+    ),
+    "AdamW of 146 million bf16": (
+        Kernel.rows(
+            KernelClass.OPTIMIZER, "fused_adamw", 1, 146490368, dtype="bfloat16",
+            variant="fused_adam", bytes_read=8 * 146490368, bytes_written=6 * 146490368,
+        ), 897.0,
+    ),
     "numbers of a normal distribution": (
         Kernel.rows(
-            KernelClass.ELEMENTWISE, "randn", 1, 67108864, dtype="float32", bytes_read=0,
-            bytes_written=4 * 67108864,
+            KernelClass.ELEMENTWISE, "randn", 1, 67108864, dtype="float32",
+            variant="normal_numbers", bytes_read=0, bytes_written=4 * 67108864,
         ), 152.8,
     ),
     "gradient of a maximum over windows": (
         Kernel.rows(
             KernelClass.REDUCTION, "max_pool_backward", 32 * 256 * 56 * 56, 3, dtype="bfloat16",
-            variant="pool", bytes_read=10 * 32 * 256 * 28 * 28,
+            variant="max_pool_gradient", bytes_read=10 * 32 * 256 * 28 * 28,
             bytes_written=2 * 32 * 256 * 56 * 56,
         ), 295.0,
     ),
