@@ -117,7 +117,7 @@ class HostLanes:
         return True
 
     def _write(
-        self, step: StepSpan, kernels: Sequence[KernelSpan], starts: Mapping[int, int]
+        self, step: StepSpan, kernels: tuple[KernelSpan, ...], starts: Mapping[int, int]
     ) -> None:
         log, spans, around = self._log, self._spans, (step.start_ns, step.end_ns - APART_NS)
         first_row, begin = log.num_rows(), log.counters()

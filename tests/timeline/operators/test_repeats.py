@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -58,7 +59,8 @@ def test_a_step_in_which_one_span_differs_is_another(timeline: Timeline, change:
     )
     span = timeline.host[at]
     old = getattr(span, change)
-    changed = span._replace(**{change: f"{old}2" if change == "name" else old + 1})
+    fields: dict[str, Any] = {change: f"{old}2" if change == "name" else old + 1}
+    changed = span._replace(**fields)
     host = (*timeline.host[:at], changed, *timeline.host[at + 1 :])
 
     assert offset_between(replace(timeline, host=host), earlier, later) is None
