@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
@@ -41,10 +41,14 @@ def kv_bytes_per_token(recording: Recording) -> float | None:
     else by how much all grows (beams are put in order outside of modules). None where nothing is
     decoded; 0 where nothing is kept of a token.
 
+    Where tokens are drafted, a round is taken to yield one, which both models keep.
+
     Source: the recorded allocations; of a cache of keys and values 2 x layers x heads x head size x
     bytes an element.
     """
     calls = list(_calls(recording))
+    if any(call.entry.drafted for call in calls):
+        return _of_rounds(calls)
     tokens = [
         (call, after)
         for call, after in pairwise(calls)
@@ -68,6 +72,25 @@ def kv_bytes_per_token(recording: Recording) -> float | None:
         (after.all_bytes - call.all_bytes) / call.entry.samples for call, after in tokens
     )
     return grown if grown > _MOST_OF_IDS else 0.0
+
+
+def _of_rounds(calls: Sequence[_CachedCall]) -> float | None:
+    """As `kv_bytes_per_token`, from one call that verifies most drafted tokens to the next; what is
+    written is of the model that verifies, and of the one that drafts."""
+    most = max(call.entry.drafted for call in calls)
+    rounds = [call for call in calls if call.entry.drafted == most and call.entry.samples]
+    grown = [
+        (after.held_bytes - call.held_bytes) / call.entry.samples
+        for call, after in pairwise(rounds)
+    ]
+    if grown and median(grown) > 0:
+        return median(grown)
+    of_draft = [call for call in calls if _is_token(call.entry)]
+    written = [
+        max((one.written_bytes / (one.entry.samples * one.entry.length) for one in ones), default=0)
+        for ones in (rounds, of_draft)
+    ]
+    return sum(written) if any(written) else None
 
 
 def _is_token(entry: ModelInput) -> bool:

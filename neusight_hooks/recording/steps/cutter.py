@@ -12,7 +12,7 @@ from neusight.recording.attribution import Attribution
 from neusight.recording.inputs.batch import batch_of_step
 from neusight.recording.recording import Mark, OpSignature, Phase, Step, StepKind
 from neusight.recording.steps.folding import FoldedSteps
-from neusight.recording.steps.methods import MethodCall
+from neusight.recording.steps.methods import MOST_DRAFTS, MethodCall
 from neusight.recording.steps.optimizers import Optimizers
 from neusight.recording.steps.period_detection import (
     Lookahead,
@@ -126,6 +126,8 @@ class StepCutter:
         self._forward_ends: list[tuple[int, int]] = []
         self._infers = False
         self._method: MethodCall | None = None
+        # Whether a method that runs another model is taken to draft with it.
+        self._may_draft = True
         self._optimizers = Optimizers()
 
     @property
@@ -240,15 +242,24 @@ class StepCutter:
             num_ops = self._tape.gpu_ops - method.begin
             if method.end is not None:
                 self._method_ends(method.end, num_ops)
+            elif method.drafts and method.module() is module:
+                self._method = None  # what was drafted is a part of this call
+            elif method.drafts and len(method.called) >= MOST_DRAFTS:
+                self._may_draft = False
+                self._forget_method()
             elif method.module() is module or num_ops > _MAX_OPS_OF_METHOD:
                 self._forget_method()
         may_be_called = module is not None and not (torch.is_grad_enabled() or self._may_train)
         if self._method is None and may_be_called and not self._is_ignoring:
             assert module is not None
-            self._method = MethodCall.find(module, self._tape.gpu_ops, self._tape.position)
+            method = MethodCall.find(module, self._tape.gpu_ops, self._tape.position)
+            self._method = None if method and method.drafts and not self._may_draft else method
 
     def _method_ends(self, end: int, num_ops: int) -> None:
         assert self._method is not None
+        if self._method.drafts:
+            self._forget_method()  # its own model was not called after what was drafted
+            return
         if num_ops > _OPS_OF_LONG_METHOD and self._steady_steps is not None:
             self._steady_steps = min(self._steady_steps, 1)
         turn = self._names.of_method(self._method.name)
