@@ -37,7 +37,7 @@ class _CachedCall(NamedTuple):
 
 def kv_bytes_per_token(recording: Recording) -> float | None:
     """Bytes that a cache holds of each token of a sequence: by how much what modules keep grows
-    from one decoded token to the next, else what is written into memory that is there already,
+    from one decoded token to the next (less where of a prompt's tokens less is kept), else what is written into memory that is there already,
     else by how much all grows (beams are put in order outside of modules). None where nothing is
     decoded; 0 where nothing is kept of a token.
 
@@ -60,7 +60,8 @@ def kv_bytes_per_token(recording: Recording) -> float | None:
         (after.held_bytes - call.held_bytes) / call.entry.samples for call, after in tokens
     )
     if grown > 0:
-        return grown
+        prompt = _of_prompt(calls)
+        return min(grown, prompt) if prompt > 0 else grown
     written = [
         call.written_bytes / (call.entry.samples * call.entry.length)
         for call, after in pairwise(calls)
@@ -72,6 +73,16 @@ def kv_bytes_per_token(recording: Recording) -> float | None:
         (after.all_bytes - call.all_bytes) / call.entry.samples for call, after in tokens
     )
     return grown if grown > _MOST_OF_IDS else 0.0
+
+
+def _of_prompt(calls: Sequence[_CachedCall]) -> float:
+    """Bytes that are kept of each token of a prompt. Of the last tokens a quantized cache holds
+    more, until there are enough of them to be packed."""
+    for prompt, token in pairwise(calls):
+        entry = prompt.entry
+        if entry.length and not entry.is_decode and _is_token(token.entry):
+            return (token.held_bytes - prompt.held_bytes) / (token.entry.samples * entry.length)
+    return 0.0
 
 
 def _of_rounds(calls: Sequence[_CachedCall]) -> float | None:
