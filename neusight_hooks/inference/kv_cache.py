@@ -37,9 +37,9 @@ class _CachedCall(NamedTuple):
 
 def kv_bytes_per_token(recording: Recording) -> float | None:
     """Bytes that a cache holds of each token of a sequence: by how much what modules keep grows
-    from one decoded token to the next (less where of a prompt's tokens less is kept), else what is written into memory that is there already,
-    else by how much all grows (beams are put in order outside of modules). None where nothing is
-    decoded; 0 where nothing is kept of a token.
+    from one decoded token to the next (less where less is kept of a prompt's tokens), else what is
+    written into memory that is there already, else by how much all grows (beams are put in order
+    outside of modules). None where nothing is decoded; 0 where nothing is kept of a token.
 
     Where tokens are drafted, a round is taken to yield one, which both models keep.
 
