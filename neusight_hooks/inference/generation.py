@@ -123,7 +123,7 @@ def generation_of(timeline: Timeline) -> Generation | None:
     steady = {id(step) for step in steady_steps_of(timeline)}
     is_steady = [id(step) in steady for step in timeline.steps]
     calls = list(_calls(timeline))
-    speculative = _speculative(calls, timeline)
+    speculative = _speculative(calls, timeline, is_steady)
     if speculative is not None:
         return speculative
     for generated, encoder in _generations(calls):
@@ -158,7 +158,9 @@ def _generation(
     )
 
 
-def _speculative(calls: Sequence[_ModelCall], timeline: Timeline) -> Generation | None:
+def _speculative(
+    calls: Sequence[_ModelCall], timeline: Timeline, is_steady: Sequence[bool]
+) -> Generation | None:
     """The last generation in which tokens are drafted and verified: its rounds of most drafts. Of
     each the model that verifies is called once; one more token is taken to be there than before."""
     verified = [at for at, call in enumerate(calls) if call.entry.drafted]
@@ -168,13 +170,16 @@ def _speculative(calls: Sequence[_ModelCall], timeline: Timeline) -> Generation 
     start = starts[-1]
     own = [at for at in verified if at >= start]
     drafted = max(calls[at].entry.drafted for at in own)
+    numbers = accumulate(timeline.steps[calls[at].step].represents for at in own)
     rounds = [
         (number, at)
-        for number, at in enumerate(own, start=1)
+        for number, at in zip(numbers, own, strict=True)
         if calls[at].entry.drafted == drafted and at - calls[at].entry.draft_calls > 0
     ]
     if len(rounds) < _LEAST_ROUNDS:
         return None
+    whole = [(number, at) for number, at in rounds if _is_whole(calls, at, is_steady)]
+    rounds = whole or rounds
     first = _last_own_call(calls, start)
     entered = _prompt_of_draft(calls, first)
     prompt = calls[entered].entry.length
@@ -191,6 +196,18 @@ def _speculative(calls: Sequence[_ModelCall], timeline: Timeline) -> Generation 
         ),
         drafted=drafted,
     )
+
+
+def _is_whole(calls: Sequence[_ModelCall], at: int, is_steady: Sequence[bool]) -> bool:
+    """Whether a round of a steady step is like any other: in the first one a draft model may read
+    the prompt, and what is done with the last one's tokens may not have been recorded."""
+    call = calls[at]
+    has_prompt = any(
+        not other.entry.is_decode and other.entry.length > call.entry.length
+        for other in calls[_last_own_call(calls, at) + 1 : at]
+    )
+    is_last = at + 1 == len(calls) and not call.is_alone
+    return is_steady[call.step] and not has_prompt and not is_last
 
 
 def _last_own_call(calls: Sequence[_ModelCall], at: int) -> int:

@@ -184,6 +184,21 @@ class StepInputs:
         )
         return (drafted, len(since)) if decoding and are_drafts else (0, 0)
 
+    def may_draft(self) -> bool:
+        """Whether the last call decoded for another model, which has read a prompt as well: it was
+        called before, and not too long ago."""
+        if not self._ids or self._ids[-1] is not self._last_inference:
+            return False
+        call = self._ids[-1]
+        if call.drafted:
+            return False
+        since = list(takewhile(lambda other: other.owner == call.owner, reversed(self._ids)))
+        if len(since) > MOST_DRAFTS or len(since) == len(self._ids):
+            return False
+        other = self._ids[-1 - len(since)]
+        have_read = min(self._longest[call.owner], self._longest[other.owner])
+        return other.shape[0] == call.shape[0] and have_read > _MOST_START_TOKENS
+
     def multiplied(self, op: TapedOp, args: Sequence[Any]) -> None:
         """An op that autograd follows ran outside of modules: the first product of a pass says what
         enters a program of plain functions, if one factor is data and another one is trained."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import cast
 
 import torch
@@ -75,7 +75,8 @@ class StepCutter:
     else (c) where a forward follows a backward and there is no optimizer, else (d) when the
     outermost module returns and nothing is trained, else (e) where the ops of a loop repeat. What
     makes a cycle is found by `PeriodDetector`. What comes before the first forward is the setup.
-    `steady_steps` ends the script after that many steps beyond the first.
+    `steady_steps` ends the script after that many steps beyond the first; `may_draft` says whether
+    what is decoded now may be proposals that another model verifies.
     """
 
     def __init__(
@@ -84,7 +85,9 @@ class StepCutter:
         attribution: Attribution,
         storages: StorageWatch,
         steady_steps: int | None = None,
+        may_draft: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._may_be_draft = may_draft
         #: Set by the first op of a backward pass in the open step.
         self.backward_seen = False
         #: While a CUDA graph is captured nothing happens yet.
@@ -231,7 +234,7 @@ class StepCutter:
         is running made it."""
         position = self._tape.position()
         if self._method is None:
-            self._take(self._returns, turn, position)
+            self._take(self._returns, turn, position, may_decide=not self._may_be_draft())
         else:
             self._method.called.append((position, turn))
 
@@ -381,7 +384,8 @@ class StepCutter:
         self, turns: PeriodDetector, token: Hashable, end: int, *, may_decide: bool = True
     ) -> None:
         found = turns.take(token, end, may_decide=may_decide)
-        waits = not found and not turns.pattern
+        # Drafts alone say nothing: the call that verifies them ends the step.
+        waits = not found and not turns.pattern and (may_decide or turns is not self._returns)
         is_longer = turns is self._updates and self._most_rolled_out > 0
         if waits and self.lookahead.is_over(len(turns), self._tape.gpu_ops, is_longer=is_longer):
             found = turns.settle()
