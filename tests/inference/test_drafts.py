@@ -43,7 +43,8 @@ class Language(nn.Module):
                 kept = torch.cat((past[at], kept), 3)
             self.past.append(kept)
             x = x + F.scaled_dot_product_attention(query, *kept).transpose(1, 2).flatten(2)
-        return self.head(x)
+        out: torch.Tensor = self.head(x)
+        return out
 
     def keep(self, length: int) -> None:
         self.past = [kept[..., :length, :] for kept in self.past]
@@ -126,7 +127,8 @@ class Translation(nn.Module):
         self.encoder, self.decoder = Language(1), Language(2)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        return self.decoder(ids)
+        out: torch.Tensor = self.decoder(ids)
+        return out
 
 
 def test_as_many_words_in_as_out_are_no_drafts() -> None:

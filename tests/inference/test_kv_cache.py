@@ -140,7 +140,8 @@ class Packing(nn.Module):
             halves = (x * 7).to(torch.uint8)
             self.packed, self.late = halves[..., ::2] | (halves[..., 1::2] << 4), x[:, :0]
         self.late = torch.cat((self.late, x if ids.shape[1] == 1 else x[:, :0]), 1)
-        return (self.late.sum() + self.packed.sum() + x)[:, -1:, 0].long()
+        out: torch.Tensor = (self.late.sum() + self.packed.sum() + x)[:, -1:, 0].long()
+        return out
 
 
 def test_a_quantized_cache_holds_what_is_packed() -> None:
