@@ -163,26 +163,13 @@ def _speculative(
 ) -> Generation | None:
     """The last generation in which tokens are drafted and verified: its rounds of most drafts. Of
     each the model that verifies is called once; one more token is taken to be there than before."""
-    verified = [at for at, call in enumerate(calls) if call.entry.drafted]
-    starts = [at for at in verified if not calls[_last_own_call(calls, at)].entry.drafted]
-    if not starts:
-        return None
-    start = starts[-1]
-    own = [at for at in verified if at >= start]
-    drafted = max(calls[at].entry.drafted for at in own)
-    numbers = accumulate(timeline.steps[calls[at].step].represents for at in own)
-    rounds = [
-        (number, at)
-        for number, at in zip(numbers, own, strict=True)
-        if calls[at].entry.drafted == drafted and at - calls[at].entry.draft_calls > 0
-    ]
+    rounds = _rounds(calls, timeline)
     if len(rounds) < _LEAST_ROUNDS:
         return None
     whole = [(number, at) for number, at in rounds if _is_whole(calls, at, is_steady)]
-    rounds = whole or rounds
-    first = _last_own_call(calls, start)
+    first = _first_own_call(calls, rounds[0][1])
     entered = _prompt_of_draft(calls, first)
-    prompt = calls[entered].entry.length
+    prompt, drafted = calls[entered].entry.length, calls[rounds[0][1]].entry.drafted
     return Generation(
         samples=calls[first].entry.samples,
         prompt=prompt,
@@ -192,10 +179,32 @@ def _speculative(
                 prompt + number + drafted,
                 _latency_ns(calls[_last_own_call(calls, at)], calls[at], timeline) / 1000,
             )
-            for number, at in rounds
+            for number, at in whole or rounds
         ),
         drafted=drafted,
     )
+
+
+def _rounds(calls: Sequence[_ModelCall], timeline: Timeline) -> list[tuple[int, int]]:
+    """The rounds of most drafts of the last generation that has some: each with its number and
+    where its drafts are verified."""
+    verified = [at for at, call in enumerate(calls) if call.entry.drafted]
+    starts = [at for at in verified if not calls[_last_own_call(calls, at)].entry.drafted]
+    own = [at for at in verified if at >= starts[-1]] if starts else []
+    drafted = max((calls[at].entry.drafted for at in own), default=0)
+    numbers = accumulate(timeline.steps[calls[at].step].represents for at in own)
+    return [
+        (number, at)
+        for number, at in zip(numbers, own, strict=True)
+        if calls[at].entry.drafted == drafted
+    ]
+
+
+def _first_own_call(calls: Sequence[_ModelCall], at: int) -> int:
+    """Where the prompt entered the model that verifies."""
+    while at and calls[at].entry.drafted:
+        at = _last_own_call(calls, at)
+    return at
 
 
 def _is_whole(calls: Sequence[_ModelCall], at: int, is_steady: Sequence[bool]) -> bool:

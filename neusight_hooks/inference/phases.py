@@ -75,10 +75,15 @@ def phase_lines(phases: Phases | None) -> Iterator[str]:
     )
     if found.drafted:
         yield f"            {_drafts_text(found)}"
+    yield from _cache_lines(phases)
+
+
+def _cache_lines(phases: Phases) -> Iterator[str]:
     tokens = phases.kv_tokens_free
     if phases.kv_bytes_per_token and tokens is not None:
         sequences = phases.sequences_free
-        more = "" if sequences is None else f", {sequences:,} sequences of {found.last_context:,}"
+        context = phases.generation.last_context
+        more = "" if sequences is None else f", {sequences:,} sequences of {context:,}"
         yield (
             f"            cache of {_kib(phases.kv_bytes_per_token)} a token; in the "
             f"{bytes_text(max(0, phases.free_bytes))} left fit {tokens:,} tokens more{more}"

@@ -78,6 +78,10 @@ class TapedFree:
     number: int
 
 
+#: Tokens that a draft model proposes at most for one call of the model that verifies them.
+MOST_DRAFTS = 64
+
+
 @dataclass(slots=True, eq=False)
 class TapedInput:
     """A loader yielded a batch here, or the program called an outermost module or compiled

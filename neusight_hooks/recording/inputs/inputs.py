@@ -16,9 +16,8 @@ import torch
 from neusight.recording.attribution import Attribution
 from neusight.recording.call_stack import program_line
 from neusight.recording.inputs.sizes import size_of, size_of_loaded, tensors_in
-from neusight.recording.steps.methods import MOST_DRAFTS
 from neusight.recording.storages import StorageWatch
-from neusight.recording.tape import Tape, TapedInput, TapedOp
+from neusight.recording.tape import MOST_DRAFTS, Tape, TapedInput, TapedOp
 from neusight.recording.tensor import ForecastTensor
 
 #: Calls that a backward pass may still come to, and calls whose outputs are known as such.

@@ -12,7 +12,7 @@ from neusight.recording.attribution import Attribution
 from neusight.recording.inputs.batch import batch_of_step
 from neusight.recording.recording import Mark, OpSignature, Phase, Step, StepKind
 from neusight.recording.steps.folding import FoldedSteps
-from neusight.recording.steps.methods import MOST_DRAFTS, MethodCall
+from neusight.recording.steps.methods import MethodCall
 from neusight.recording.steps.optimizers import Optimizers
 from neusight.recording.steps.period_detection import (
     Lookahead,
@@ -23,6 +23,7 @@ from neusight.recording.steps.period_detection import (
 from neusight.recording.steps.writer import StepWriter
 from neusight.recording.storages import StorageWatch
 from neusight.recording.tape import (
+    MOST_DRAFTS,
     EnoughSteps,
     Listeners,
     Tape,

@@ -14,9 +14,6 @@ import torch
 #: Frames above the call of a module in which its method is looked for.
 _MAX_FRAMES = 200
 
-#: Tokens that a draft model proposes at most for one call of the model that verifies them.
-MOST_DRAFTS = 64
-
 _FOREIGN = ("torch.", "neusight.")
 
 
