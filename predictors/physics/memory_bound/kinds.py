@@ -50,11 +50,10 @@ _KINDS: dict[KernelClass, MemoryKind] = {
 }
 
 #: Elements a clock and SM of a loop that computes the indices of each element, or casts it: H100,
-#: 16 bit, 13 such kernels 1.3-2.0 (data/profiled_kernels), slices and expanded heads 1.8-1.9
-#: (benchmarks/measured/h100); division by a scalar tensor in float32
+#: 16 bit, 13 such kernels 1.3-2.0 (data/profiled_kernels); division by a scalar tensor in float32
 #: as fast (data/kernelbench 37); MI300X 1.0-1.2. Its shortest duration, as a multiple of the GPU's:
 #: 2.4-3.0 µs where vectorized kernels take 1.4-1.8 (data/profiled_kernels, H100).
-_SCALAR_ELEMENTS = {"nvidia": 1.7, "amd": 1.1}
+_SCALAR_ELEMENTS = {"nvidia": 1.5, "amd": 1.1}
 _SCALAR_FLOOR = 1.5
 
 #: Elements of 16 bits a clock and CU of AMD's pointwise kernels, which take four at once whatever

@@ -57,7 +57,7 @@ _AMD_SOFTMAX = 1.65
 #: T4 in rows of 4 million elements (data/kernelbench 40). Of a full SM's time, H100, 16 bit: rows
 #: of 64, 256 and 1024 270, 320 and 570, of 4096 less than 1590 (benchmarks/measured/h100); 768 and
 #: 1024 540 (data/profiled_kernels).
-_LAYER_NORM = RowCta(128, 0.0, 512.0, 1900.0, 170.0, 150.0)
+_LAYER_NORM = RowCta(128, 0.0, 512.0, 1900.0, 175.0, 170.0)
 
 #: 32-bit values take more of a full SM, RMS norms less of either, and so do the gradients of inputs
 #: (layer_norm_grad_input_kernel). H100, rows of 64 and 256 (benchmarks/measured/h100): 365 and 425;
