@@ -403,11 +403,16 @@ def _rnn(
 @allocates(aten._cudnn_rnn.default)
 def _cudnn_rnn(recorder: Recorder, args: Args, kwargs: Kwargs) -> Any:
     data, hidden, cell, mode, hidden_size, proj_size = args[0], args[4], args[5], *args[6:9]
-    num_layers, train, bidirectional = args[9], args[12], args[13]
+    num_layers, batch_first, train, bidirectional = args[9], args[10], args[12], args[13]
     batch_sizes = args[14]
     num_directions = 2 if bidirectional else 1
     width = (proj_size or hidden_size) * num_directions
-    out = recorder.new_tensor((*data.shape[:-1], width), data.dtype, data)
+    shape = (*data.shape[:-1], width)
+    if batch_first and not batch_sizes:  # it lies as cuDNN made it, a time step after another
+        stride = (width, data.shape[0] * width, 1)
+        out = recorder.mode.new_tensor(shape, stride, data.dtype, data._fake_device)
+    else:
+        out = recorder.new_tensor(shape, data.dtype, data)
     hy = recorder.new_tensor(tuple(hidden.shape), hidden.dtype, data)
     cy = recorder.new_tensor(tuple(cell.shape) if cell is not None else (0,), hidden.dtype, data)
     rows = data.shape[0] if batch_sizes else data.shape[0] * data.shape[1]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from neusight.ops.operands import (
+    contiguous,
+    copy_kernel,
     flags,
     kernel_name,
     new_tensor,
@@ -117,13 +119,24 @@ def cudnn_rnn(
     cell = _cell(mode, hidden_size, proj_size)
     steps = _steps(input, batch_sizes, batch_first=batch_first)
     network = _Network(input, math, cell, steps, bidirectional)
-    kernels: list[Kernel] = []
+    kernels = _by_time(input) if batch_first and not batch_sizes else []
     for layer in range(num_layers):
         kernels += _forward(network, layer) * network.directions
         if dropout and train and layer + 1 < num_layers:
             between = network.matrix(network.rows, network.input_of(layer + 1))
             kernels += pointwise_kernel("dropout", (between,), (between, between))
     return kernels
+
+
+def _by_time(source: TensorSpec) -> list[Kernel]:
+    """The copy of sequences of a batch to where cuDNN reads them, a time step after another
+    (RNN.cpp: `input.transpose(0, 1).contiguous()`)."""
+    batch, length, width = source.shape
+    transposed = source._replace(
+        shape=(length, batch, width),
+        stride=(source.stride[1], source.stride[0], source.stride[2]),
+    )
+    return copy_kernel(transposed, contiguous(transposed)) if batch > 1 and length > 1 else []
 
 
 def _forward(network: _Network, layer: int) -> list[Kernel]:
@@ -162,6 +175,12 @@ def cudnn_rnn_backward(
     network = _Network(input, math, cell, steps, bidirectional)
     wants_input, _, _, wants_weight = flags(output_mask, 4)
     kernels: list[Kernel] = []
+    if batch_first and not batch_sizes:
+        width = cell.output_size * network.directions
+        gradient = input._replace(
+            shape=(*input.shape[:2], width), stride=(input.shape[1] * width, width, 1)
+        )
+        kernels += _by_time(input) * (1 + wants_weight) + _by_time(gradient)
     for layer in reversed(range(num_layers)):
         direction = _backward_steps(network)
         if wants_input or layer > 0:

@@ -51,35 +51,45 @@ def test_gates_and_state_are_read_and_state_is_written() -> None:
     assert (cell.bytes_read, cell.bytes_written) == (4 * (2 * 2 * 128 + 64), 2 * 4 * 64)
 
 
-def network(mode: int, **more: Any) -> list[str]:
+def network(mode: int, op: str = "_cudnn_rnn", **more: Any) -> list[str]:
     options: dict[str, Any] = {
         "weight": (), "mode": mode, "hidden_size": 32, "proj_size": 0, "num_layers": 1,
         "batch_first": True, "dropout": 0.0, "train": True, "bidirectional": False,
         "batch_sizes": (),
     }  # fmt: skip
     options.update(more)
-    return names(call("_cudnn_rnn", spec(2, 5, 32), input_=spec(2, 5, 16), **options))
+    return names(call(op, spec(2, 5, 32), input_=spec(2, 5, 16), **options))
 
 
 def test_the_mode_states_the_cell() -> None:
-    assert network(0)[2] == network(1)[2] == "rnn_cell"
-    assert network(2)[2] == "lstm_cell"
-    assert network(3)[2] == "gru_cell"
+    assert network(0)[3] == network(1)[3] == "rnn_cell"
+    assert network(2)[3] == "lstm_cell"
+    assert network(3)[3] == "gru_cell"
 
 
 def test_layers_directions_and_dropout_add_up() -> None:
     """Batch first: 5 steps. A layer and direction is a product and 5 of a product and a cell."""
     one = ["gemm", *[RECURRENT, "gru_cell"] * 5]
 
-    assert network(3) == one
-    assert network(3, bidirectional=True) == one * 2
-    assert network(3, num_layers=2, dropout=0.1) == [*one, "dropout", *one]
-    assert network(3, num_layers=2, dropout=0.1, train=False) == one * 2
+    assert network(3) == ["copy", *one]
+    assert network(3, bidirectional=True) == ["copy", *one * 2]
+    assert network(3, num_layers=2, dropout=0.1) == ["copy", *one, "dropout", *one]
+    assert network(3, num_layers=2, dropout=0.1, train=False) == ["copy", *one * 2]
+
+
+def test_a_batch_first_is_copied_to_be_a_time_step_after_another() -> None:
+    """H100, lstm_bf16 (benchmarks/measured/h100): a copy forward; backward the input twice, for its
+    gradient and the weights', and the gradient of the output."""
+    backward = {"output_mask": (True, True, True, True), "train": True}
+
+    assert network(2).count("copy") == 1
+    assert network(2, op="_cudnn_rnn_backward", **backward).count("copy") == 3
+    assert network(2, batch_first=False).count("copy") == 0
 
 
 def test_packed_sequences_have_a_step_a_length_and_a_projection_a_product() -> None:
     assert network(2, batch_sizes=(2, 2, 1)) == ["gemm", *[RECURRENT, "lstm_cell"] * 3]
-    assert network(2, proj_size=8) == ["gemm", *[RECURRENT, "lstm_cell", RECURRENT] * 5]
+    assert network(2, proj_size=8) == ["copy", "gemm", *[RECURRENT, "lstm_cell", RECURRENT] * 5]
 
 
 def test_a_fused_cell_sums_its_bias_gradient() -> None:
