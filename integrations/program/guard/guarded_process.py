@@ -20,11 +20,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 from neusight.exit_codes import ExitCode
+from neusight.fake_cuda.overlay.python_functions import install_retries
+from neusight.fake_cuda.patching import Patches
 from neusight.fake_cuda.store.changes import keep as keep_changes
 from neusight.fake_cuda.store.changes import summary_of
+from neusight.fake_cuda.store.leftovers import remove_leftovers
+from neusight.fake_cuda.store.store import Store
 from neusight.integrations.program.guard.forking import (
     end_with_parent,
     fork,
@@ -50,9 +54,6 @@ from neusight.interrupts import (
     take_relayed,
 )
 from neusight.predictors.errors import OptionError
-
-if TYPE_CHECKING:
-    from neusight.fake_cuda.store.store import Store
 
 __all__ = [
     "FILES_VARIABLE",
@@ -81,6 +82,8 @@ _MEMORY = "/dev/shm"
 _PARENTS = (None, _MEMORY)
 #: Folder in the store, and file in it, for what the child has to tell.
 _ANSWER = "answer"
+#: File in the store that says why the child has no view.
+_REFUSAL = "refusal"
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 #: Said where a limit on files (ulimit -f) or a full disk stops it.
 _TOO_LARGE = "what was recorded could not be written to the temporary folder"
@@ -158,8 +161,6 @@ def in_guarded_process(
 def _in_guarded_process(
     work: Callable[[Store | None], T], words: Iterable[str], keep: str | None, interrupt: Any
 ) -> ProcessEnd[T]:
-    from neusight.fake_cuda.store.leftovers import remove_leftovers
-
     try:
         temporary = tempfile.gettempdir()
     except FileNotFoundError:
@@ -176,10 +177,9 @@ def _in_guarded_process(
             with _store(parent, keep) as store:
                 status = _run_in_view(work, store.folder, caches, interrupt)
                 if status is not None:
-                    layers = Layers(store.folder)
-                    ended = replace(_ended(status, store), files=summary_of(layers.changes()))
+                    changes = list(Layers(store.folder).changes())
+                    ended = replace(_ended(status, store), files=summary_of(changes))
                     if keep is not None:
-                        changes = layers.changes()
                         store.not_kept += keep_changes(changes, keep, store=store.folder)
                     return ended
         with _store(None, keep) as store:
@@ -190,8 +190,6 @@ def _in_guarded_process(
 @contextmanager
 def _store(parent: str | None, keep: str | None) -> Iterator[Store]:
     """A store for one process; at its end the files in it that are to be kept are."""
-    from neusight.fake_cuda.store.store import Store
-
     store = Store.create(parent=parent)
     try:
         (Path(store.folder) / _ANSWER).mkdir()
@@ -245,38 +243,19 @@ def _run_in_view(
     work: Callable[[Store | None], object], folder: str, caches: list[str], interrupt: Any
 ) -> int | None:
     """Status of the process; None where it could not have a view of its own."""
-    refusal = _Refusal()
+    refusal = Path(folder, _REFUSAL)
 
     def run() -> None:
-        if refusal.enter_view(folder, caches):
-            _answer(lambda: work(None), folder)
+        with refusal.open("w") as file:  # before the view: it is read outside
+            try:
+                enter_view(folder, [f"{folder}/{_ANSWER}", *caches])
+            except OSError as error:
+                file.write(error.strerror or str(error))
+                return
+        _answer(lambda: work(None), folder)
 
     status = _run_child(run, interrupt)
-    return None if refusal.text() else status
-
-
-class _Refusal:
-    """A pipe by which a forked process says why it has no view."""
-
-    def __init__(self) -> None:
-        self._read, self._write = os.pipe()
-
-    def enter_view(self, folder: str, caches: list[str]) -> bool:
-        """In the child: whether it has one."""
-        try:
-            enter_view(folder, [f"{folder}/{_ANSWER}", *caches])
-        except OSError as error:
-            os.write(self._write, (error.strerror or str(error)).encode())
-            return False
-        finally:
-            os.close(self._write)
-        return True
-
-    def text(self) -> str:
-        """In the parent, once the child has ended or has its view; empty where it has."""
-        os.close(self._write)
-        with os.fdopen(self._read, "rb") as file:
-            return file.read().decode()
+    return None if refusal.exists() and refusal.stat().st_size else status
 
 
 def _run_in_overlay(
@@ -284,10 +263,6 @@ def _run_in_overlay(
 ) -> ProcessEnd[Any]:
     """Its end where the kernel keeps the process from writing and this one does it instead, or,
     where it can be told to do neither, an overlay in the process alone."""
-    from neusight.fake_cuda.overlay.python_functions import install_retries
-    from neusight.fake_cuda.patching import Patches
-    from neusight.fake_cuda.store.store import Store
-
     folder = store.folder
     with _temporary_folder(folder) as temporary:
         supervisor = Supervisor(folder, [temporary, *allowed])

@@ -52,9 +52,9 @@ def _free(folders: Iterable[str], words: Iterable[str]) -> list[str]:
 def _made(folder: Path) -> list[Path]:
     """The folders that had to be made, outermost first; readable by this user alone (XDG base
     directory specification, 0.8)."""
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
     made: list[Path] = []
-    with suppress(OSError):
+    with suppress(OSError):  # also where this user may not look
+        missing = [path for path in (folder, *folder.parents) if not path.exists()]
         for path in reversed(missing):
             path.mkdir(mode=0o700)
             made.append(path)

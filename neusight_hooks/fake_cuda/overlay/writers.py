@@ -46,7 +46,7 @@ def _writing(overlay: Overlay, original: Callable[..., Any], position: int) -> C
     def write(*args: Any, **kwargs: Any) -> Any:
         if not overlay.is_open or len(args) <= position or not _is_path(args[position]):
             return original(*args, **kwargs)
-        place = overlay.writer_place(args[position])
+        place = overlay.library_place(args[position])
         result = original(*args[:position], place, *args[position + 1 :], **kwargs)
         overlay.note_written(place)
         return result
@@ -87,8 +87,10 @@ def _mapping(overlay: Overlay, original: Callable[..., Any]) -> Callable[..., An
 
     def map_file(filename: Any, shared: Any = False, *args: Any, **kwargs: Any) -> Any:
         if overlay.is_open and _is_path(filename):
-            where = overlay.private_place if shared else overlay.found
-            filename = where(filename)
+            if shared:
+                filename = overlay.library_place(filename, keeps_open=True)
+            else:
+                filename = overlay.found(filename)
         return original(os.fspath(filename), shared, *args, **kwargs)
 
     return map_file
@@ -98,7 +100,7 @@ def _file_writer(overlay: Overlay, original: Any) -> Any:
     class PyTorchFileWriter(original):  # type: ignore[misc]
         def __init__(self, where: Any, *args: Any, **kwargs: Any) -> None:
             if overlay.is_open and _is_path(where):
-                where = overlay.writer_place(where)
+                where = overlay.library_place(where)
             super().__init__(where, *args, **kwargs)
 
     return PyTorchFileWriter

@@ -196,6 +196,10 @@ class Store:
         """Whether what really stands at `path` was made in this run."""
         return any(not _is_transparent(one) for _, one in self._entries(self._made, path))
 
+    def is_new(self, place: Place) -> bool:
+        """Whether what lies at a place really stands there, made in this run."""
+        return not place.is_private and self.is_made(place.path)
+
     def exists(self, path: str) -> bool:
         """Whether something really stands at `path`."""
         return self._status(path) is not None
@@ -348,11 +352,11 @@ class Store:
     def show(self, path: str, place: Place) -> None:
         """From now on what lies at `place` is visible at `path`; what is the run's own moves."""
         at = self.own_place(path)
-        is_made = not place.is_private and self.is_made(place.path)
+        is_new = self.is_new(place)
         status = self.true.lstat(place.path)
         if place.path.startswith(self._inodes + "/"):
             self.true.link(place.path, at)
-        elif not (place.is_private or is_made):
+        elif not (place.is_private or is_new):
             self._refer(at, place.path, status)
         else:
             try:
@@ -360,7 +364,7 @@ class Store:
             except OSError:  # another disk
                 copy_privately(self.true, path, place.path, at, empty=False)
                 self.true.unlink(place.path)
-        if is_made:
+        if is_new:
             self.record_removed(place.path)
 
     def _refer(self, at: str, path: str, status: os.stat_result) -> None:
@@ -476,50 +480,22 @@ class Store:
         """Whether this process made the store."""
         return os.getpid() == self._owner
 
-    def changes(self) -> Iterator[Change]:
-        """Every path at which something else was visible than stands there, or stood before."""
-        yield from self._changes_below(self._files, "")
-        for path, status in made_paths(self.folder):
-            if stat.S_ISDIR(status.st_mode):
-                yield from self._made_below(path)
-            elif self._status(path) is not None:
-                yield Change(path, True, False, path)
-        yield from self._removals_below(self._hidden, "")
-
-    def _changes_below(self, folder: str, path: str) -> Iterator[Change]:
-        for name in sorted(self.true.listdir(folder)):
-            at, visible = f"{folder}/{name}", f"{path}/{name}"
-            status = self.true.lstat(at)
-            if stat.S_ISDIR(status.st_mode):
-                yield from self._changes_below(at, visible)
-                continue
-            source = self._reference(at, status)
-            is_new = not self.stands(visible)
-            if source is None or source != visible:
-                yield Change(visible, is_new, False, source or at)
-
-    def _made_below(self, folder: str) -> Iterator[Change]:
-        """The folder, and what other programs put there."""
-        if self._status(folder) is None:
-            return
-        yield Change(folder, True, False, None)
-        for name in sorted(self._names(folder)):
+    def changes(self, folder: str = "") -> Iterator[Change]:
+        """Every path below a folder at which something else was visible than stood there before;
+        what other programs put into a folder that the run made is in it."""
+        trees = (self._files, self._hidden, self._made, *[""] * self.is_made(folder))
+        for name in sorted({name for tree in trees for name in self._names(tree + folder)}):
             path = f"{folder}/{name}"
-            status = self._status(path)
-            if self._status(self._made + path) is not None or status is None:
-                continue
-            if stat.S_ISDIR(status.st_mode):
-                yield from self._made_below(path)
-            else:
-                yield Change(path, True, False, path)
-
-    def _removals_below(self, folder: str, path: str) -> Iterator[Change]:
-        for name in sorted(self.true.listdir(folder)):
-            at, visible = f"{folder}/{name}", f"{path}/{name}"
-            if stat.S_ISDIR(self.true.lstat(at).st_mode):
-                yield from self._removals_below(at, visible)
-            elif self.lstat(visible) is None:
-                yield Change(visible, False, True, None)
+            place, status, stands = self.locate(path), self.lstat(path), self.stands(path)
+            if place is None or status is None:
+                if stands:
+                    yield Change(path, False, True, None)
+            elif stat.S_ISDIR(status.st_mode):
+                if not stands:
+                    yield Change(path, True, False, None)
+                yield from self.changes(path)
+            elif place.path != path or not stands:
+                yield Change(path, not stands, False, place.path)
 
     def summary_line(self) -> str:
         """What became of the script's files, in a line; empty where it wrote none."""
