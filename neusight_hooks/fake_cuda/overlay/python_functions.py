@@ -147,42 +147,36 @@ def _functions(overlay: Overlay) -> dict[str, Callable[..., Any]]:
         "fchmod": lambda fd, mode: os.chmod(fd, mode),
         "fchown": lambda fd, uid, gid: os.chown(fd, uid, gid),
     }
-    for name, follows in _LOOKING.items():
-        functions[name] = _looking(overlay, getattr(true, name), follows=follows)
-    for name, follows in _CHANGING.items():
-        functions[name] = _changing(overlay, getattr(true, name), follows=follows)
+    for names, place_of in ((_LOOKING, overlay.found), (_CHANGING, overlay.place_to_change)):
+        for name, follows in names.items():
+            functions[name] = _at_place(getattr(true, name), place_of, follows=follows)
+    functions["access"] = _may_access(functions["access"])
     return functions
 
 
-def _looking(
-    overlay: Overlay, original: Callable[..., Any], *, follows: bool
+def _at_place(
+    original: Callable[..., Any], place_of: Callable[..., Any], *, follows: bool
 ) -> Callable[..., Any]:
-    def look(path: Any = ".", *args: Any, **kwargs: Any) -> Any:
+    """`original`, which looks at a path or changes what it is called, where `place_of` says."""
+
+    def call(path: Any = ".", *args: Any, **kwargs: Any) -> Any:
         follow = kwargs.get("follow_symlinks", follows)
-        try:
-            where = overlay.found(path, kwargs.get("dir_fd"), follow=follow)
-        except FileNotFoundError:
-            if original is overlay.true.access:
-                return False
-            raise
+        where = place_of(path, kwargs.get("dir_fd"), follow=follow)
         if where is not path:
             kwargs.pop("dir_fd", None)
         return original(where, *args, **kwargs)
 
-    return look
+    return call
 
 
-def _changing(
-    overlay: Overlay, original: Callable[..., Any], *, follows: bool
-) -> Callable[..., Any]:
-    def change(path: Any, *args: Any, **kwargs: Any) -> None:
-        follow = kwargs.get("follow_symlinks", follows)
-        where = overlay.place_to_change(path, kwargs.get("dir_fd"), follow=follow)
-        if where is not path:
-            kwargs.pop("dir_fd", None)
-        original(where, *args, **kwargs)
+def _may_access(access: Callable[..., bool]) -> Callable[..., bool]:
+    def may(*args: Any, **kwargs: Any) -> bool:
+        try:
+            return access(*args, **kwargs)
+        except FileNotFoundError:
+            return False
 
-    return change
+    return may
 
 
 # -- folders -------------------------------------------------------------------------------------
