@@ -116,7 +116,10 @@ def _require_writable(folder: str) -> None:
     try:
         os.mkdir(probe)
     except OSError as error:
-        raise OSError(error.errno, f"{folder} cannot be covered: {error.strerror}") from None
+        why = error.strerror
+        if error.errno == errno.EOVERFLOW:
+            why = "its owner or group is another than yours"
+        raise OSError(error.errno, f"{folder} cannot be covered: {why}") from None
     os.rmdir(probe)
 
 
