@@ -49,6 +49,7 @@ from neusight.integrations.program.guard.writable_folders import (
 from neusight.interrupts import (
     ENDING_SIGNALS,
     RELAY,
+    handled_by,
     raises_from_here,
     signals_held,
     take_relayed,
@@ -351,7 +352,10 @@ def _run_child(
     """Forks, and supervises the child until it has ended; its status."""
     for stream in filter(None, (sys.stdout, sys.stderr)):
         stream.flush()
-    with _signals_left_to_child() as signals:
+    signals = _Signals(is_supervised=supervisor is not None)
+    # Ctrl-C is the child's alone (the terminal tells both).
+    handlers = {**dict.fromkeys(ENDING_SIGNALS, signals.terminate), signal.SIGINT: signals.interrupt}
+    with handled_by(handlers):
         parent = os.getpid()
         # What comes before the child has handlers of its own comes to it afterwards.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, [*ENDING_SIGNALS, RELAY])
@@ -361,10 +365,10 @@ def _run_child(
         signals.child = child
         status: int | None = None
         try:
-            signals.send_what_came()
+            signals.send_interrupt(child)
+            signals.send_termination()
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             if supervisor is not None:
-                signals.waits = True
                 _serve_until_end(supervisor, signals)
             _, status = os.waitpid(child, 0)
         finally:
@@ -386,18 +390,18 @@ def _serve_until_end(supervisor: Supervisor, signals: _Signals) -> None:
         if waiting is not None:
             poll.register(waiting, select.POLLIN)
         while True:
-            is_waiting = supervisor.has_waiting or signals.num_held
+            is_waiting = supervisor.has_waiting or signals.is_interrupted
             events = poll.poll(_AGAIN_MS if is_waiting else None)
             # A signal would end an answer half-way, and the call would return nonsense.
             signal.pthread_sigmask(signal.SIG_BLOCK, [*ENDING_SIGNALS, RELAY])
             supervisor.serve_waiting()
             if not events:
-                signals.send_held()
+                signals.send_interrupt(signals.child)
             for number, event in events:
                 if number == ended:
                     return
                 if event & select.POLLIN:
-                    supervisor.serve(signals.send_held_to)
+                    supervisor.serve(signals.send_interrupt)
                 else:  # all processes that it held for have ended
                     poll.unregister(number)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -409,72 +413,40 @@ def _serve_until_end(supervisor: Supervisor, signals: _Signals) -> None:
 
 @dataclass
 class _Signals:
-    """What came while the child ran."""
+    """What came while the child ran, and is passed on. The terminal interrupts the child too, a
+    program may have interrupted this process alone: the child knows which."""
 
     child: int = 0
-    num_interrupts: int = 0
+    is_supervised: bool = False
+    is_interrupted: bool = False
     num_terminations: int = 0
-    #: Whether interrupts are held until `send_held`, and how many are.
-    waits: bool = False
-    num_held: int = 0
 
-    def send_what_came(self) -> None:
-        """What came before there was a child."""
-        if self.num_interrupts:
-            os.kill(self.child, RELAY)
-        if self.num_terminations:
-            os.kill(self.child, signal.SIGTERM)
+    def interrupt(self, number: int, frame: FrameType | None) -> None:
+        """Tells the child, or has it told when it is answered."""
+        self.is_interrupted = True
+        if not self.is_supervised:
+            self.send_interrupt(self.child)
 
-    def pass_interrupt_on(self, number: int, frame: FrameType | None) -> None:
-        """The terminal tells the child too, a program may have told this process alone: the child
-        knows which."""
-        self.num_interrupts += 1
-        if self.waits:
-            self.num_held += 1
-        else:
-            self._send(RELAY)
-
-    def send_held_to(self, process: int) -> None:
+    def send_interrupt(self, process: int) -> None:
         """Where the child waits for an answer, it hears of an interrupt after that: before the
         call was received, it would end the call (EINTR), which no program expects of a file."""
-        if process == self.child:
-            self.send_held()
-
-    def send_held(self) -> None:
-        """Sends what came meanwhile: as one, as the kernel does."""
-        if self.num_held:
-            self.num_held = 0
+        if self.is_interrupted and self.child and process == self.child:
+            self.is_interrupted = False
             self._send(RELAY)
 
     def terminate(self, number: int, frame: FrameType | None) -> None:
         """Tells the child, which may clean up; the second time it is ended at once."""
         self.num_terminations += 1
-        self._send(signal.SIGTERM if self.num_terminations == 1 else signal.SIGKILL)
+        self.send_termination()
+
+    def send_termination(self) -> None:
+        """What came of that."""
+        if self.child and self.num_terminations:
+            self._send(signal.SIGTERM if self.num_terminations == 1 else signal.SIGKILL)
 
     def _send(self, number: int) -> None:
-        if self.child:
-            with suppress(ProcessLookupError):
-                os.kill(self.child, number)
-
-
-@contextmanager
-def _signals_left_to_child() -> Iterator[_Signals]:
-    """While open, Ctrl-C is the child's alone (the terminal tells both), SIGTERM is passed on."""
-    signals = _Signals()
-    if threading.current_thread() is not threading.main_thread():
-        yield signals
-        return
-    before = {}
-    try:
-        for number in ENDING_SIGNALS:
-            is_interrupt = number == signal.SIGINT
-            if is_interrupt or signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
-                handler = signals.pass_interrupt_on if is_interrupt else signals.terminate
-                before[number] = signal.signal(number, handler)
-        yield signals
-    finally:
-        for number, former in before.items():
-            signal.signal(number, former)
+        with suppress(ProcessLookupError):
+            os.kill(self.child, number)
 
 
 @contextmanager
@@ -496,16 +468,8 @@ def ending_on_sigterm() -> Iterator[None]:
             is_ending = True
             raise Terminated
 
-    before = {
-        number: signal.signal(number, end)
-        for number in _ENDING_SIGNALS
-        if signal.getsignal(number) is not signal.SIG_IGN  # as under nohup
-    }
-    try:
+    with handled_by(dict.fromkeys(_ENDING_SIGNALS, end)):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _would_be_lost(frame: FrameType | None) -> bool:

@@ -207,7 +207,7 @@ class Supervisor:
         except OSError as error:
             if error.errno == errno.ENXIO and not flags & os.O_NONBLOCK:  # a pipe nobody reads yet
                 raise BlockingIOError(errno.EAGAIN, path) from None
-            if error.errno in (errno.EFBIG, errno.ENOSPC):
+            if error.errno in (errno.EFBIG, errno.ENOSPC, errno.EDQUOT):
                 self._note_refused(asked, path)
             raise
         if not flags & os.O_NONBLOCK:
