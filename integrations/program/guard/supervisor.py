@@ -175,7 +175,7 @@ class Supervisor:
             "openat2": self._lack,
             "stat": self._look,
             "access": self._look,
-            "readlink": self._read_link,
+            "readlink": self._look,
             "chdir": self._enter,
             "truncate": lambda asked, path: self._overlay.truncate(path, asked.mode),
             "mkdir": lambda asked, path: self._overlay.mkdir(path, asked.masked_mode()),
@@ -225,21 +225,16 @@ class Supervisor:
         # The kernel passes no descriptor of O_PATH on; one to read does the same.
         return os.open(place, flags & ~os.O_PATH | os.O_CLOEXEC), flags
 
-    def _look(self, asked: _Asked, path: str) -> None:
-        place = self._overlay.found(path, follow=not asked.flags & NO_FOLLOW)
+    def _look(self, asked: _Asked, path: str) -> int:
+        follow = asked.call.does != "readlink" and not asked.flags & NO_FOLLOW
+        place = self._overlay.found(path, follow=follow)
         if place == path:
             raise _GoOn
-        asked.redo(place)
+        return asked.redo(place)
 
     def _enter(self, asked: _Asked, path: str) -> None:
         self._overlay.found(path)  # no folder that was removed
         raise _GoOn
-
-    def _read_link(self, asked: _Asked, path: str) -> int:
-        place = self._overlay.found(path, follow=False)
-        if place == path:
-            raise _GoOn
-        return asked.fill(os.fsencode(os.readlink(place)))
 
     def _unlink(self, asked: _Asked, path: str) -> None:
         if asked.flags & REMOVE_FOLDER:
@@ -380,29 +375,28 @@ class _Asked:
             raise _GoOn from None
         return os.fsdecode(data.partition(b"\0")[0])
 
-    def fill(self, data: bytes) -> int:
-        """Puts data into the process's memory where it has room for them; how many bytes."""
-        return os.pwrite(self._memory, data[: self.mode], self._argument(self.call.result))
-
-    def redo(self, place: str) -> None:
-        """Does the call at another path; what it fills goes to the process's memory."""
+    def redo(self, place: str) -> int:
+        """Does the call at another path: what it returns. What it fills goes to the process's
+        memory."""
         call, arguments = self.call, [ctypes.c_long(value) for value in self._request.arguments]
         if call.path < 0:
             os.chmod(place, self.mode)
-            return
+            return 0
         data = {call.path: os.fsencode(place)}  # absolute: the folder's descriptor counts no more
         if call.does == "utime" and self._argument(2):
             data[2] = os.pread(self._memory, _TIMES_BYTES, self._argument(2))
         if call.result >= 0:
-            data[call.result] = bytes(_STATX_BYTES)
+            data[call.result] = bytes(_PATH_BYTES)
         buffers = {at: ctypes.create_string_buffer(value) for at, value in data.items()}
         for at, buffer in buffers.items():
             arguments[at] = ctypes.c_long(ctypes.addressof(buffer))
-        if _LIBC.syscall(ctypes.c_long(self._request.number), *arguments) < 0:
+        returned = int(_LIBC.syscall(ctypes.c_long(self._request.number), *arguments))
+        if returned < 0:
             raise OSError(ctypes.get_errno(), place)
         if call.result >= 0:
-            size = _STATX_BYTES if call.result == 4 else _STAT_BYTES
+            size = returned or (_STATX_BYTES if call.result == 4 else _STAT_BYTES)
             os.pwrite(self._memory, buffers[call.result].raw[:size], self._argument(call.result))
+        return returned
 
 
 #: Calls that Landlock lets pass.

@@ -21,6 +21,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from neusight.fake_cuda.overlay.open_handles import open_for_writing, reopen
+from neusight.fake_cuda.store.changes import is_in
 from neusight.integrations.program.guard.layers import Layers
 
 __all__ = ["enter_view", "reopen_inherited"]
@@ -179,7 +180,7 @@ def _cover(layers: Layers, folder: str, mounts: Mapping[str, _Mount], split: lis
     mount = mounts.get(folder)
     if _is_system(folder) or not (mount is None or mount.is_covered):
         return
-    if not any(_is_in(path, folder) for path in mounts if path != folder):
+    if not any(is_in(path, folder) for path in mounts if path != folder):
         try:
             _overlay(layers, folder, folder)
         except OSError:
@@ -257,11 +258,7 @@ def _mounts() -> list[_Mount]:
 
 
 def _is_system(path: str) -> bool:
-    return any(_is_in(path, folder) for folder in _SYSTEM)
-
-
-def _is_in(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
+    return any(is_in(path, folder) for folder in _SYSTEM)
 
 
 def _opened(path: str) -> int:
@@ -286,6 +283,6 @@ def reopen_inherited(store: str) -> None:
     """Files that were open for writing (`9>>notes.txt`) are those that this process may write now;
     standard output and error stay where they lead."""
     for descriptor, path in open_for_writing().items():
-        if not _is_in(path, store):
+        if not is_in(path, store):
             with suppress(OSError):  # this process may not
                 reopen(descriptor, path, os.open)

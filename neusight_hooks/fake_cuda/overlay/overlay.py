@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from neusight.fake_cuda.overlay.package_caches import cache_folders
+from neusight.fake_cuda.store.changes import is_in
 from neusight.fake_cuda.store.store import Place, Store, missing
 
 __all__ = ["LeftAloneError", "Overlay"]
@@ -101,7 +102,7 @@ class Overlay:
 
     def is_left_alone(self, path: str) -> bool:
         """Whether a visible path is none of the overlay's business."""
-        return any(path == own or path.startswith(own + "/") for own in self._left_alone)
+        return any(is_in(path, folder) for folder in self._left_alone)
 
     @contextlib.contextmanager
     def _changing(

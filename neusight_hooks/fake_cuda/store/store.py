@@ -20,7 +20,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from neusight.fake_cuda.store import changes
-from neusight.fake_cuda.store.changes import Change
+from neusight.fake_cuda.store.changes import Change, is_in
 from neusight.fake_cuda.store.folder_watch import FolderWatch
 from neusight.fake_cuda.store.leftovers import (
     BEING_MADE,
@@ -186,7 +186,7 @@ class Store:
 
     def is_within(self, path: str) -> bool:
         """Whether a path lies in the store itself."""
-        return path == self.folder or path.startswith(self.folder + "/")
+        return is_in(path, self.folder)
 
     def is_hidden(self, path: str) -> bool:
         """Whether the run removed what really stands at `path`, or a folder above it."""
@@ -285,7 +285,7 @@ class Store:
 
     def visible_of(self, place: str) -> str:
         """The visible path of what lies at `place`, such as an open folder."""
-        if place == self._files or place.startswith(self._files + "/"):
+        if is_in(place, self._files):
             return place[len(self._files) :] or "/"
         return place
 
@@ -516,16 +516,12 @@ class Store:
             if kept is not None:
                 self.not_kept += changes.keep(self.changes(), kept, store=self.folder)
         finally:
-            remove_made(self.folder, lambda path, _: kept is None or not _is_in(path, kept))
+            remove_made(self.folder, lambda path, _: kept is None or not is_in(path, kept))
             remove_tree(self.folder)
             if self._lock is not None:
                 with contextlib.suppress(OSError):  # a script may have closed it
                     os.close(self._lock)
                 self._lock = None
-
-
-def _is_in(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def _is_transparent(status: os.stat_result) -> bool:
