@@ -35,7 +35,7 @@ _DISTRIBUTION = "neusight-hooks"
 _LITTLE_SPACE_BYTES = 2**30
 _GIB = 2**30
 _VIEW_REMEDY = (
-    "What this covers: GUIDE.md, \"Your files\". A view needs user namespaces, or in a container the "
+    'What this covers: GUIDE.md, "Your files". A view needs user namespaces, or in a container the '
     "capability SYS_ADMIN."
 )
 _MARKS: dict[State, str] = {"ok": "ok", "absent": "--", "problem": "!!"}

@@ -354,7 +354,10 @@ def _run_child(
         stream.flush()
     signals = _Signals(is_supervised=supervisor is not None)
     # Ctrl-C is the child's alone (the terminal tells both).
-    handlers = {**dict.fromkeys(ENDING_SIGNALS, signals.terminate), signal.SIGINT: signals.interrupt}
+    handlers = {
+        **dict.fromkeys(ENDING_SIGNALS, signals.terminate),
+        signal.SIGINT: signals.interrupt,
+    }
     with handled_by(handlers):
         parent = os.getpid()
         # What comes before the child has handlers of its own comes to it afterwards.

@@ -355,9 +355,9 @@ class Overlay:
         if there is None or source == target:
             return 0
         if stat.S_ISDIR(there.st_mode):
-            return 0 if is_folder and not self.store.names_in(target) else (
-                errno.ENOTEMPTY if is_folder else errno.EISDIR
-            )
+            if not is_folder:
+                return errno.EISDIR
+            return errno.ENOTEMPTY if self.store.names_in(target) else 0
         return errno.ENOTDIR if is_folder else 0
 
     def _move(self, source: str, target: str) -> None:

@@ -28,7 +28,6 @@ from neusight.fake_cuda.store.leftovers import (
     OWNER,
     STORE_PREFIX,
     TRANSPARENT,
-    made_paths,
     own,
     remove_made,
     remove_tree,

@@ -238,7 +238,9 @@ def test_a_folder_of_a_group_that_is_not_the_users_own_is_refused(place: Path, u
         pytest.skip("a namespace of users maps one group")
     os.chown(place / "here", user, 0)
 
-    assert "here cannot be covered: its owner or group is another" in in_view(lambda: None, place, user)
+    seen = in_view(lambda: None, place, user)
+
+    assert "here cannot be covered: its owner or group is another" in seen
 
 
 def test_nothing_of_a_large_folder_is_copied(place: Path, user: int) -> None:
