@@ -215,22 +215,24 @@ class Supervisor:
         return opened, flags
 
     def _open_to_read(self, asked: _Asked, path: str, flags: int) -> tuple[int, int]:
-        follow = not flags & os.O_NOFOLLOW
-        place = self._overlay.found(path, follow=follow)
-        store = self._overlay.store
-        if not store.is_untouched and os.path.isdir(place) and not asked.goes_up(place):
-            place = store.listing(self._overlay.visible(path, follow=follow)) or place
-        if place == path or stat.S_ISFIFO(os.lstat(place).st_mode):
+        place = self._place_to_see(asked, path, follow=not flags & os.O_NOFOLLOW)
+        if stat.S_ISFIFO(os.lstat(place).st_mode):
             raise _GoOn
         # The kernel passes no descriptor of O_PATH on; one to read does the same.
         return os.open(place, flags & ~os.O_PATH | os.O_CLOEXEC), flags
 
+    def _place_to_see(self, asked: _Asked, path: str, *, follow: bool) -> str:
+        """Where to look instead of a path: where that is the same, the kernel may."""
+        place, store = str(self._overlay.found(path, follow=follow)), self._overlay.store
+        if not store.is_untouched and not asked.goes_up(place):
+            place = store.listing(self._overlay.visible(path, follow=follow)) or place
+        if place == path and not asked.starts_in_store:
+            raise _GoOn
+        return place
+
     def _look(self, asked: _Asked, path: str) -> int:
         follow = asked.call.does != "readlink" and not asked.flags & NO_FOLLOW
-        place = self._overlay.found(path, follow=follow)
-        if place == path:
-            raise _GoOn
-        return asked.redo(place)
+        return asked.redo(self._place_to_see(asked, path, follow=follow))
 
     def _enter(self, asked: _Asked, path: str) -> None:
         self._overlay.found(path)  # no folder that was removed
@@ -261,7 +263,8 @@ class Supervisor:
         if status is None or self._overlay.is_left_alone(visible):
             raise _GoOn
         is_own = place.is_private or store.is_made(place.path)
-        if is_own and (asked.is_by_descriptor or place.path == path):
+        is_there = place.path == path and not asked.starts_in_store
+        if is_own and (asked.is_by_descriptor or is_there):
             raise _GoOn
         if asked.call.does == "change":
             self._refuse(asked, visible)
@@ -280,6 +283,8 @@ class _Asked:
 
     def __init__(self, request: Request, memory: int, overlay: Overlay) -> None:
         self._request, self._memory, self._overlay = request, memory, overlay
+        #: Whether its path starts at a folder that only shows what is visible at another one.
+        self.starts_in_store = False
         self.call = CALLS[request.number]
         at = self.call.flags
         self.flags = 0 if at < 0 else at if at == NO_FOLLOW else self._argument(at) & 0xFFFFFFFF
@@ -361,7 +366,10 @@ class _Asked:
         return path
 
     def _link(self, name: str) -> str:
-        return self._overlay.visible_of(os.readlink(f"/proc/{self._request.process}/{name}"))
+        place = os.readlink(f"/proc/{self._request.process}/{name}")
+        visible = self._overlay.visible_of(place)
+        self.starts_in_store |= visible != place
+        return visible
 
     # -- memory -----------------------------------------------------------------------------------
 

@@ -294,6 +294,8 @@ class Store:
         is_own = self._status(self._files + path) is not None
         if not is_own and self._status(self._hidden + path) is None:
             return None
+        if not self.is_folder(path):  # nor a link to one, which may be the user's
+            return None
         names = self.names_in(path)
         place = self.locate(path)
         if place == Place(path, False) and set(names) == set(self.true.listdir(path)):
