@@ -216,9 +216,13 @@ class Supervisor:
 
     def _open_to_read(self, asked: _Asked, path: str, flags: int) -> tuple[int, int]:
         place = self._place_to_see(asked, path, follow=not flags & os.O_NOFOLLOW)
-        if stat.S_ISFIFO(os.lstat(place).st_mode):
+        mode = os.lstat(place).st_mode
+        if stat.S_ISFIFO(mode):
             raise _GoOn
-        # The kernel passes no descriptor of O_PATH on; one to read does the same.
+        # The kernel passes no descriptor of O_PATH on; one to read does the same, but of a link,
+        # which fchmodat(3) opens to say that its mode cannot be changed.
+        if stat.S_ISLNK(mode) and flags & os.O_PATH:
+            raise OSError(errno.EOPNOTSUPP, path)
         return os.open(place, flags & ~os.O_PATH | os.O_CLOEXEC), flags
 
     def _place_to_see(self, asked: _Asked, path: str, *, follow: bool) -> str:

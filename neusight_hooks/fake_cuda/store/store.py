@@ -297,8 +297,7 @@ class Store:
         if not self.is_folder(path):  # nor a link to one, which may be the user's
             return None
         names = self.names_in(path)
-        place = self.locate(path)
-        if place == Place(path, False) and set(names) == set(self.true.listdir(path)):
+        if self.locate(path) == Place(path, False) and self._really_has(path, names):
             return None
         folder = self.private_folder(path)
         for name in self.true.listdir(folder):
@@ -307,6 +306,14 @@ class Store:
         for name in names:
             self._stand_for(os.path.join(path, name), f"{folder}/{name}")
         return folder
+
+    def _really_has(self, path: str, names: list[str]) -> bool:
+        """Whether these names stand in a folder, of the kinds that are visible."""
+        if set(names) != set(self.true.listdir(path)):
+            return False
+        below = [f"{path}/{name}" for name in self._names(self._files + path)]
+        pairs = [(self.lstat(one), self._status(one)) for one in below]
+        return all(a and b and stat.S_IFMT(a.st_mode) == stat.S_IFMT(b.st_mode) for a, b in pairs)
 
     def _stand_for(self, path: str, at: str) -> None:
         status = self._status(path)
