@@ -353,6 +353,8 @@ class Store:
 
     def hide(self, path: str) -> None:
         """From now on nothing that really stands at `path` and below is visible."""
+        if self.is_hidden(path):  # as all of a folder is
+            return
         at = self._led_to(self._hidden, path)
         self._remove(at)
         os.close(self.true.open(at, _NEW_FILE, 0o600))
