@@ -83,7 +83,7 @@ def standing(folder: Path) -> dict[str, Any]:
         ("ln -s a l; cat l; readlink l", "aa\n"),
         ("ln -sf a l; tar cf t l; rm l; tar xf t; readlink l", "a\n"),
         ("rm -r folder; ln -s a folder; tar cf t folder; rm folder; tar xf t; cat folder", "a"),
-        ("ln -s folder $TMPDIR/l; rm folder/c; rmdir folder; echo x > folder; find . -type f | sort",
+        ("rm folder/c; rmdir folder; echo x > folder; find . -type f | sort",
          "./a\n./b\n./folder\n"),
         ("ln -s folder l; ln -s $PWD/folder m; stat -c %F l m; cat l/c m/c",
          "symbolic link\nsymbolic link\nfolder/cfolder/c"),
@@ -95,7 +95,7 @@ def standing(folder: Path) -> dict[str, Any]:
         ("rm a; find . -type f -size -12c | sort", "./b\n./folder/c\n"),
         ("rm folder/c; python3 -I -c 'import shutil; shutil.rmtree(\"folder\")'; ls", "a\nb\n"),
         ("rm a; python3 -I -c 'import shutil; shutil.rmtree(\"folder\")'; ls", "b\n"),
-        ("rm a; python3 -I -c 'import os; d = os.open(\".\", 0); os.chmod(\"b\", 0o600, dir_fd=d)'; "
+        ("rm a; python3 -I -c 'import os; os.chmod(\"b\", 0o600, dir_fd=os.open(\".\", 0))'; "
          "stat -c %a b", "600\n"),
         ("mkfifo p; (sleep 0.2; cat p) & echo x > p; wait", "x\n"),
         ("mkdir -p x/y; echo 1 > x/y/z; mv x w; cat w/y/z; rm -r w; [ -e w ]; echo $?", "1\n1\n"),
