@@ -1,4 +1,4 @@
-"""Programs in a random order do to a guarded folder what they do to any, and nothing below changes."""
+"""Programs in a random order do in a guarded folder what they do in any; nothing below changes."""
 
 from __future__ import annotations
 
