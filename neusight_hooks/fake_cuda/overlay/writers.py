@@ -62,8 +62,10 @@ def _at_place(
 
 def _patch_torch(patches: Patches, overlay: Overlay, torch: Any) -> None:
     core = torch._C
-    places = {"PyTorchFileWriter": overlay.library_place, "PyTorchFileReader": overlay.found}
-    for name, place_of in places.items():
+    for name, place_of in (
+        ("PyTorchFileWriter", overlay.library_place),
+        ("PyTorchFileReader", overlay.found),
+    ):
         patches.set(core, name, _file_class(overlay, getattr(core, name), place_of))
     for name in ("save", "_save_for_mobile"):
         saving = _at_place(overlay, getattr(core.ScriptModule, name), 1, writes=True)
@@ -89,7 +91,7 @@ def _mapping(overlay: Overlay, original: Callable[..., Any]) -> Callable[..., An
     return map_file
 
 
-def _file_class(overlay: Overlay, original: Any, place_of: Callable[[Any], Any]) -> Any:
+def _file_class(overlay: Overlay, original: Any, place_of: Callable[..., Any]) -> Any:
     """A class of torch's core whose objects open a file: the one at the place of a path."""
 
     class File(original):  # type: ignore[misc]
