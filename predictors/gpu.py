@@ -49,7 +49,7 @@ class GPU:
     one direction of the GPU-to-GPU link, `pcie_gbps` one direction of the host link. `topology` is
     the system that it is in (None: its reference system). `usual_host` is the kind of machine that
     it is mostly found in: "plain" (a workstation, a desktop, a server of today), "cloud" (virtual
-    or shared), "older".
+    or shared), "older" (of 2020 and before).
 
     `max_clock_mhz` is what the SMs run at where power allows, if that is above the datasheet's
     boost clock (0: it is not).

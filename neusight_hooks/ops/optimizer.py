@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from neusight.ops.elements.copy import move
@@ -326,7 +327,8 @@ def fused_adam(
     """Parameters, moments and gradients in one pass."""
     states = (exp_avgs, exp_avg_sqs, max_exp_avg_sqs)
     name = "AdamW" if "adamw" in call.op else "Adam"
-    return _fused(name, self, grads, states, unscales=grad_scale is not None)
+    kernels = _fused(name, self, grads, states, unscales=grad_scale is not None)
+    return [replace(kernel, variant="fused_adam") for kernel in kernels]
 
 
 @register_op("aten::_fused_sgd", "aten::_fused_adagrad", "apex::multi_tensor_sgd")

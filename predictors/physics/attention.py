@@ -60,11 +60,15 @@ class _Implementation(NamedTuple):
 
 
 #: FlashAttention-2 is what PyTorch ships as "flash"; on Hopper it reaches 0.35 of peak
-#: (arXiv 2407.08608, abstract), on Ampere and Ada as fitted on data/modern (vLLM); on
-#: Blackwell and for backward a prior.
+#: (arXiv 2407.08608, abstract; H100, 4096 tokens of 64 and 128, benchmarks/measured/h100: 0.35), on
+#: Ampere and Ada as fitted on data/modern (vLLM); on Blackwell and for backward a prior.
 _FLASH_2 = _Implementation(before_hopper=0.95, hopper=0.54, blackwell=0.33, backward=0.75)
-#: Kernels made for the architecture: FlashAttention-3 and -4, cuDNN, TensorRT-LLM (data/modern).
+_FLASH_2_FORWARD_HOPPER = 0.4425
+#: Kernels made for the architecture: FlashAttention-3 and -4, TensorRT-LLM (data/modern).
 _NATIVE = _Implementation(before_hopper=0.95, hopper=1.17, blackwell=1.25, backward=0.75)
+#: cuDNN's, on Hopper: its products reach the peak beside the exponentials (H100, 15 shapes forward
+#: and backward, benchmarks/measured/h100).
+_CUDNN = _NATIVE._replace(hopper=2.0, backward=0.68)
 #: The memory-efficient kernels of xFormers in PyTorch. A prior.
 _EFFICIENT = _Implementation(before_hopper=0.6, hopper=0.35, blackwell=0.2, backward=0.6)
 #: The Triton template of torch's flex attention: 0.90 of FlashAttention-2 forward and 0.85
@@ -101,7 +105,7 @@ _IMPLEMENTATIONS = {
     "flash_attention": _FLASH_2,
     "flash_attention_3": _NATIVE,
     "flash_attention_4": _NATIVE,
-    "cudnn_attention": _NATIVE,
+    "cudnn_attention": _CUDNN,
     "efficient_attention": _EFFICIENT,
     "flex_attention": _FLEX,
     "flash_attention_triton": _FIRST_TRITON,
@@ -126,6 +130,21 @@ _FLASH_2_TAIL_SHARE = 1.4
 _FLASH_2_ALONE = 2.0
 _FLASH_2_FLOOR_FACTOR = 1.0
 _FLASH_2_MAJORS = (9, 10)
+_HOPPER = 9
+
+#: cuDNN's forward on Hopper: clocks of a CTA beside its pairs of tiles, and the share of the
+#: longest CTA's time that a causal mask adds (H100, 15 shapes in benchmarks/measured/h100).
+_CUDNN_CTA_CLOCKS = 2000.0
+_CUDNN_CAUSAL_TAIL_SHARE = 0.6
+
+#: The memory-efficient kernels in 16 bits on Hopper: head dimensions are padded to 64 or 128, a CTA
+#: costs less beside its pairs, and the work on the cores beside the products takes so many times as
+#: long as the exponentials alone, backward where keys take more than a tile. Backward products
+#: reach 0.7 of the forward's (H100, 15 shapes each, benchmarks/measured/h100).
+_EFFICIENT_HEAD_DIM_STEP = 64
+_EFFICIENT_CTA_CLOCKS = 2600.0
+_EFFICIENT_CORE_WORK = {False: 3.9, True: 9.8}
+_EFFICIENT_BACKWARD = 0.7
 
 #: The same on Ampere and Ada, where neither side is longer than 128: clocks of a CTA of 64 queries,
 #: and of each 64 keys of 128 elements (RTX A6000, 32 heads; 16 were kept back), two CTAs an SM. The
@@ -164,17 +183,23 @@ def attention_timing(kernel: Kernel, gpu: GPU, *, sustained: bool) -> PhysicalTi
     pair_us = _pair_us(kernel, size, gpu, sustained=sustained)
     heads = size.batch * size.heads
     columns, rows = -(-size.seq_kv // TILE_KV), -(-size.seq_q // TILE_Q)
-    cta_us = _CTA_CLOCKS / clock
+    is_cudnn = _is_cudnn_of_hopper(kernel, size, gpu)
+    cta_us = _cta_clocks(kernel, size, gpu) / clock
     num_tiles, longest = (columns, rows) if size.backward else (rows, columns)
     total_us = heads * (visible_tile_pairs(size) * pair_us + num_tiles * cta_us) / gpu.num_sms
     if not size.backward and size.kv_heads:
         total_us = min(total_us, _packed_us(kernel, size, gpu, sustained=sustained))
     dram_us = _dram_us(kernel, gpu)
     is_flash_2 = _is_flash_2(kernel, size, gpu)
+    tail_share = _TAIL_SHARE
+    if is_cudnn:
+        tail_share = _CUDNN_CAUSAL_TAIL_SHARE if size.causal else 0.0
     best_us, split = min(
         (
             smooth_maximum(
-                _busy_us(total_us, -(-longest // parts) * pair_us, cta_us, size, is_flash_2),
+                _busy_us(
+                    total_us, -(-longest // parts) * pair_us, cta_us, size, is_flash_2, tail_share
+                ),
                 dram_us,
             )
             + _split_clocks(size, gpu, parts) / clock,
@@ -205,6 +230,12 @@ def attention_timing(kernel: Kernel, gpu: GPU, *, sustained: bool) -> PhysicalTi
     )
 
 
+def _cta_clocks(kernel: Kernel, size: AttentionSize, gpu: GPU) -> float:
+    if _is_cudnn_of_hopper(kernel, size, gpu):
+        return _CUDNN_CTA_CLOCKS
+    return _EFFICIENT_CTA_CLOCKS if _is_efficient_of_hopper(kernel, gpu) else _CTA_CLOCKS
+
+
 def _short_us(kernel: Kernel, size: AttentionSize, gpu: GPU) -> float:
     """What torch's FlashAttention-2 takes at most where the sequences are short; else infinite."""
     is_short = max(size.seq_q, size.seq_kv) <= _SHORT_LENGTH and min(size[:5]) >= 1
@@ -225,14 +256,32 @@ def _is_flash_2(kernel: Kernel, size: AttentionSize, gpu: GPU) -> bool:
     return kernel.variant == "flash_attention" and is_newer and not size.backward
 
 
+def _is_cudnn_of_hopper(kernel: Kernel, size: AttentionSize, gpu: GPU) -> bool:
+    """Whether it is the forward of cuDNN on the GPU on which that was measured."""
+    is_hopper = gpu.vendor == "nvidia" and gpu.compute_capability[0] == _HOPPER
+    return kernel.variant == "cudnn_attention" and is_hopper and not size.backward
+
+
+def _is_efficient_of_hopper(kernel: Kernel, gpu: GPU) -> bool:
+    """The same of the memory-efficient kernels in 16 bits, in both directions."""
+    is_hopper = gpu.vendor == "nvidia" and gpu.compute_capability[0] == _HOPPER
+    is_half = DTYPE_BYTES[kernel.dtype] <= 2
+    return kernel.variant == "efficient_attention" and is_hopper and is_half
+
+
 def _busy_us(
-    total_us: float, chain_us: float, cta_us: float, size: AttentionSize, is_flash_2: bool
+    total_us: float,
+    chain_us: float,
+    cta_us: float,
+    size: AttentionSize,
+    is_flash_2: bool,
+    tail_share: float,
 ) -> float:
     """Until the last CTA has ended, of the average SM's time and that of the longest CTA: its
     chain of pairs of tiles, and the rest of it."""
     longest_us = chain_us + cta_us
     if not is_flash_2:
-        return max(total_us, longest_us) + _TAIL_SHARE * longest_us
+        return max(total_us, longest_us) + tail_share * longest_us
     if size.causal:
         return total_us + _FLASH_2_TAIL_SHARE * longest_us
     return max(total_us, _FLASH_2_ALONE * chain_us + cta_us) + _TAIL_SHARE * chain_us
@@ -275,8 +324,10 @@ TF32_PRODUCTS_OF_FP32 = {False: 3.5, True: 2.5}
 def _pair_us(kernel: Kernel, size: AttentionSize, gpu: GPU, *, sustained: bool) -> float:
     """The time of a pair of tiles on one SM, µs."""
     implementation = _IMPLEMENTATIONS.get(kernel.variant, _FLASH_2)
-    head_dim = -(-size.head_dim // HEAD_DIM_STEP) * HEAD_DIM_STEP
-    head_dim_v = -(-size.head_dim_v // HEAD_DIM_STEP) * HEAD_DIM_STEP
+    is_efficient_of_hopper = _is_efficient_of_hopper(kernel, gpu)
+    step = _EFFICIENT_HEAD_DIM_STEP if is_efficient_of_hopper else HEAD_DIM_STEP
+    head_dim = -(-size.head_dim // step) * step
+    head_dim_v = -(-size.head_dim_v // step) * step
     depth = 3 * head_dim + 2 * head_dim_v if size.backward else head_dim + head_dim_v
     small = SMALL_TILES_Q_BLACKWELL if gpu.compute_capability[0] == 10 else SMALL_TILES_Q
     queries = next((rows for rows in small if size.seq_q <= rows), TILE_Q)
@@ -288,16 +339,29 @@ def _pair_us(kernel: Kernel, size: AttentionSize, gpu: GPU, *, sustained: bool) 
         compute, peak = "tf32", gpu.peak_flops("tf32", matrix=True)
         peak /= TF32_PRODUCTS_OF_FP32[size.backward]
     sm_peak = peak * 1e-6 / gpu.num_sms
-    reached = min(
-        1.0, utilization_of(gpu, compute, sustained=sustained) * _share(implementation, gpu)
-    )
+    hides_exponentials = _is_flash_2(kernel, size, gpu) and gpu.compute_capability[0] == _HOPPER
+    share = _FLASH_2_FORWARD_HOPPER if hides_exponentials else _share(implementation, gpu)
+    reached = min(1.0, utilization_of(gpu, compute, sustained=sustained) * share)
     if size.backward:
-        reached *= (_FLASH_2 if gpu.vendor == "amd" else implementation).backward
+        reached *= _backward_share(implementation, gpu, is_efficient_of_hopper)
     if size.head_dim_v > _longest_kept_head_dim(gpu, is_efficient=is_efficient):
         reached *= SPILLED_SHARE
     matrix_us = 2.0 * scores * depth / (sm_peak * reached)
     exponential_us = scores / (exponentials_per_clock(gpu) * gpu.clock_hz * 1e-6)
+    if is_efficient_of_hopper and (size.seq_kv > TILE_KV or not size.backward):
+        exponential_us *= _EFFICIENT_CORE_WORK[size.backward]
+    if hides_exponentials:
+        return max(matrix_us, exponential_us)
     return implementation.times[size.backward] * (matrix_us + exponential_us)
+
+
+def _backward_share(
+    implementation: _Implementation, gpu: GPU, is_efficient_of_hopper: bool
+) -> float:
+    """What the backward pass reaches of the forward's throughput."""
+    if is_efficient_of_hopper:
+        return _EFFICIENT_BACKWARD
+    return (_FLASH_2 if gpu.vendor == "amd" else implementation).backward
 
 
 def exponentials_per_clock(gpu: GPU) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from neusight.ops.operands import (
     copy_kernel,
     gpu_tensors,
@@ -77,6 +79,9 @@ RANDOM: tuple[str, ...] = op_names(
     """
 )
 
+#: Of them those of a normal distribution.
+_NORMAL = ("randn", "normal")
+
 #: Random numbers drawn with parameters read from a tensor.
 _SAMPLES = (
     "_fill_mem_eff_dropout_mask",
@@ -136,6 +141,8 @@ def random(call: OpSignature, *, mean: Argument = None, std: Argument = None) ->
     means = gpu_tensors((mean, std))
     targets = written_tensors(call)
     kernels = pointwise_kernel(label, (), targets)
+    if label in _NORMAL:
+        kernels = [replace(kernel, variant="normal_numbers") for kernel in kernels]
     for mean in means:
         kernels += pointwise_kernel("normal_transform", (*targets, mean), targets)
     return kernels
@@ -153,7 +160,8 @@ def dropout(call: OpSignature, *, train: bool | None = None) -> list[Kernel]:
     """One kernel: reads the input, writes the output and a byte of mask an element."""
     if train is False:
         return []
-    return pointwise_kernel("dropout", read_tensors(call), written_tensors(call))
+    kernels = pointwise_kernel("dropout", read_tensors(call), written_tensors(call))
+    return [replace(kernel, variant="dropout") for kernel in kernels]
 
 
 @register_op("aten::_masked_scale")

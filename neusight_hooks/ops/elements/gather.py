@@ -80,10 +80,9 @@ _WIDE_GATHER = (2, 8)
 _WIDEST_LOAD = 16
 
 
-def _layout_of_rows(row: int, dtype: str, torch: tuple[int, int]) -> Layout:
-    """How rows of so many elements are gathered: several elements at once or one by one."""
-    is_aligned = row * itemsize(dtype) % _WIDEST_LOAD == 0
-    return "contiguous" if torch >= _WIDE_GATHER and is_aligned else "scalar"
+def _is_wide(row: int, dtype: str, torch: tuple[int, int]) -> bool:
+    """Whether rows of so many elements are gathered whole, a CTA a row, not element by element."""
+    return torch >= _WIDE_GATHER and row * itemsize(dtype) % _WIDEST_LOAD == 0
 
 
 #: Indices up to which a thread goes through all of them (indexSelectSmallIndex, Indexing.cu).
@@ -94,10 +93,11 @@ def _select_rows(
     name: str, result: TensorSpec, index: TensorSpec, row: int, torch: tuple[int, int]
 ) -> list[Kernel]:
     """Rows of so many elements, one an index."""
-    layout = _layout_of_rows(row, result.dtype, torch)
-    is_small = layout == "scalar" and row > 1 and index.numel <= _SMALL_INDEX
-    variant: Variant = "small_index" if is_small else ""
-    return _gather_kernel(name, result, gpu_tensors((index,)), layout=layout, variant=variant)
+    indices = gpu_tensors((index,))
+    if _is_wide(row, result.dtype, torch):
+        return _gather_kernel(name, result, indices, layout="contiguous", variant="whole_rows")
+    is_small = row > 1 and index.numel <= _SMALL_INDEX
+    return _gather_kernel(name, result, indices, variant="small_index" if is_small else "")
 
 
 @register_op("aten::embedding")
@@ -281,11 +281,20 @@ def _positions(
 
 @register_op("aten::index", "aten::_unsafe_index")
 def index(
-    call: OpSignature, math: MathMode, *, self: TensorSpec, indices: tuple[TensorSpec, ...]
+    call: OpSignature, math: MathMode, *, self: TensorSpec, indices: tuple[TensorSpec | None, ...]
 ) -> list[Kernel]:
-    """One gather; masks are turned into positions first."""
+    """One gather, of whole rows where the first dimension alone is indexed; masks are turned into
+    positions first."""
     result = output(call)
-    kernels, positions = _positions(self, indices, result.shape)
+    given = tuple(index for index in indices if index is not None)
+    kernels, positions = _positions(self, given, result.shape)
+    is_first = len(positions) == 1 and indices[0] is not None and self.is_contiguous
+    row = _elements_an_index(self.shape, indices)
+    if is_first and _is_wide(row, self.dtype, math.torch):
+        gathered = _gather_kernel(
+            "index", result, positions, layout="contiguous", variant="whole_rows"
+        )
+        return kernels + gathered
     return kernels + _gather_kernel("index", result, positions)
 
 

@@ -119,7 +119,7 @@ def pool_backward(
         rows=result.numel,
         width=ceil_div(taps, result.numel),
         layout=_layout(result),
-        variant="pool",
+        variant="pool" if averages else "max_pool_gradient",
     )
     return [*zeros, kernel]
 

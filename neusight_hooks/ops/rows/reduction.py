@@ -76,11 +76,20 @@ def reduce_elements(
     """One kernel."""
     name = kernel_name(call)
     kernels = reduce_kernel(_SAME_KERNEL.get(name, name), (self,), written_tensors(call))
-    if name in _PLACES or (name in _EXTREMA and len(written_tensors(call)) > 1):
-        kernels = [replace(kernel, variant="with_index") for kernel in kernels]
+    kernels = [replace(kernel, variant=_variant_of(name, call)) for kernel in kernels]
     if _keeps_innermost(self, dim):
         return [replace(kernel, along_columns=True) for kernel in kernels]
     return kernels
+
+
+#: Ops that add up, and do no more with a value.
+_SUMS = ("mean", "nansum", "sum")
+
+
+def _variant_of(name: str, call: OpSignature) -> Variant:
+    if name in _PLACES or (name in _EXTREMA and len(written_tensors(call)) > 1):
+        return "with_index"
+    return "" if name in _SUMS else "extremum"
 
 
 #: Ops that find where the largest or smallest element of a row is, alone, or beside it where they

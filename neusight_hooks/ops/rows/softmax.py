@@ -14,7 +14,7 @@ from neusight.ops.operands import (
 from neusight.ops.registry import register_op
 from neusight.ops.rows.reduction import reduce_kernel, temporary
 from neusight.predictors.kernel import Kernel, KernelClass, Layout, Variant
-from neusight.recording.recording import OpSignature, TensorSpec
+from neusight.recording.recording import MathMode, OpSignature, TensorSpec
 
 
 def _softmax_kernel(
@@ -22,6 +22,7 @@ def _softmax_kernel(
     reads: tuple[TensorSpec, ...],
     writes: tuple[TensorSpec, ...],
     dim: int,
+    math: MathMode,
     *,
     variant: Variant = "softmax",
     is_backward: bool = False,
@@ -42,7 +43,7 @@ def _softmax_kernel(
             writes=writes,
             rows=source.numel // max(1, width),
             width=width,
-            layout="strided" if inner else _layout_of_rows(source, width),
+            layout="strided" if inner else _layout_of_rows(source, width, math.torch),
             variant=variant,
             is_backward=is_backward,
         )
@@ -54,11 +55,17 @@ def _softmax_kernel(
 _ALIGNED_BYTES = 16
 _WARP_WIDTH = 1024
 
+#: The first version of torch that keeps rows in registers (cunn_SoftMaxForwardReg, pull request
+#: 144679), wherever they begin. From then on unaligned rows take no longer than others, longer ones
+#: and gradients neither (H100, torch 2.11, rows of 2811 to 50257 in benchmarks/measured/h100).
+_REGISTERS_SINCE = (2, 7)
 
-def _layout_of_rows(source: TensorSpec, width: int) -> Layout:
+
+def _layout_of_rows(source: TensorSpec, width: int, torch: tuple[int, int]) -> Layout:
     """ "scalar" where rows begin unaligned and so are not copied to shared memory."""
     is_aligned = width * itemsize(source.dtype) % _ALIGNED_BYTES == 0
-    return "contiguous" if is_aligned or width <= _WARP_WIDTH else "scalar"
+    is_fast = is_aligned or width <= _WARP_WIDTH or torch >= _REGISTERS_SINCE
+    return "contiguous" if is_fast else "scalar"
 
 
 def _kind_of(call: OpSignature) -> Variant:
@@ -66,33 +73,46 @@ def _kind_of(call: OpSignature) -> Variant:
 
 
 @register_op("aten::_softmax", "aten::_log_softmax", "aten::softmax", "aten::log_softmax")
-def softmax_forward(call: OpSignature, *, self: TensorSpec, dim: int) -> list[Kernel]:
+def softmax_forward(
+    call: OpSignature, math: MathMode, *, self: TensorSpec, dim: int
+) -> list[Kernel]:
     """One kernel forward, also where it is seen before it is decomposed."""
     return _softmax_kernel(
-        kernel_name(call), (self,), written_tensors(call), dim, variant=_kind_of(call)
+        kernel_name(call), (self,), written_tensors(call), dim, math, variant=_kind_of(call)
     )
 
 
 @register_op("aten::_masked_softmax")
 def masked_softmax(
-    call: OpSignature, *, self: TensorSpec, mask: TensorSpec, dim: int | None = None
+    call: OpSignature,
+    math: MathMode,
+    *,
+    self: TensorSpec,
+    mask: TensorSpec,
+    dim: int | None = None,
 ) -> list[Kernel]:
     """One kernel that reads the mask too."""
-    return _softmax_kernel(kernel_name(call), (self, mask), written_tensors(call), _last(dim))
+    return _softmax_kernel(kernel_name(call), (self, mask), written_tensors(call), _last(dim), math)
 
 
 @register_op("aten::_softmax_backward_data", "aten::_log_softmax_backward_data")
 def softmax_backward(
-    call: OpSignature, *, grad_output: TensorSpec, output: TensorSpec, dim: int
+    call: OpSignature, math: MathMode, *, grad_output: TensorSpec, output: TensorSpec, dim: int
 ) -> list[Kernel]:
-    """One kernel that reads the gradient and the output."""
+    """One kernel that reads the gradient and the output; a softmax's takes their product, which
+    another one makes (softmax_backward_cuda_out)."""
     name = kernel_name(call).removesuffix("_data")
-    return _softmax_kernel(
+    kind = _kind_of(call)
+    product = temporary(output, grad_output.dtype)
+    is_plain = kind == "softmax"
+    kernels = pointwise_kernel("mul", (grad_output, output), (product,)) if is_plain else []
+    return kernels + _softmax_kernel(
         name,
-        (grad_output, output),
+        (product if is_plain else grad_output, output),
         written_tensors(call),
         dim,
-        variant=_kind_of(call),
+        math,
+        variant=kind,
         is_backward=True,
     )
 
@@ -100,6 +120,7 @@ def softmax_backward(
 @register_op("aten::_masked_softmax_backward")
 def masked_softmax_backward(
     call: OpSignature,
+    math: MathMode,
     *,
     grad_output: TensorSpec,
     output: TensorSpec,
@@ -109,7 +130,7 @@ def masked_softmax_backward(
     """One kernel that reads the gradient, the output and the mask."""
     reads = (grad_output, output, mask)
     return _softmax_kernel(
-        kernel_name(call), reads, written_tensors(call), _last(dim), is_backward=True
+        kernel_name(call), reads, written_tensors(call), _last(dim), math, is_backward=True
     )
 
 
@@ -118,7 +139,9 @@ def _last(dim: int | None) -> int:
 
 
 @register_op("aten::_safe_softmax")
-def safe_softmax(call: OpSignature, *, self: TensorSpec, dim: int = -1) -> list[Kernel]:
+def safe_softmax(
+    call: OpSignature, math: MathMode, *, self: TensorSpec, dim: int = -1
+) -> list[Kernel]:
     """A softmax, then zeros for rows that are masked whole: eq, all, fill, where (SoftMax.cpp)."""
     result = output(call)
     mask = temporary(self, "bool")
@@ -126,7 +149,7 @@ def safe_softmax(call: OpSignature, *, self: TensorSpec, dim: int = -1) -> list[
     rows = self.numel // max(1, width)
     masked = TensorSpec((rows,), (1,), "bool", self.device)
     zero = TensorSpec((), (), result.dtype, self.device)
-    kernels = _softmax_kernel("softmax", (self,), (result,), dim)
+    kernels = _softmax_kernel("softmax", (self,), (result,), dim, math)
     kernels += pointwise_kernel("eq", (self,), (mask,))
     kernels += reduce_kernel("all", (mask,), (masked,))
     kernels += pointwise_kernel("fill", (), (zero,))

@@ -17,7 +17,7 @@ from neusight.ops.operands import (
 )
 from neusight.ops.registry import register_op
 from neusight.ops.rows.reduction import reduce_kernel
-from neusight.predictors.kernel import Kernel, KernelClass
+from neusight.predictors.kernel import Kernel, KernelClass, Variant
 from neusight.recording.recording import OpSignature, TensorSpec
 
 #: Bits that one pass of CUB's onesweep radix sort orders (cub/device/dispatch/tuning, 8 on sm_70+).
@@ -61,9 +61,11 @@ def radix_sort(
 
 def _sort_in_place(name: str, tensors: tuple[TensorSpec, ...], rows: int, width: int) -> Kernel:
     """A step of a sort that reads and writes the same tensors, or a copy of them."""
+    variant: Variant = "sorted_rows" if name == "sort_rows" else ""
     return memory_kernel(
-        KernelClass.SORT, name, reads=tensors, writes=tensors, rows=rows, width=width
-    )
+        KernelClass.SORT, name, reads=tensors, writes=tensors, rows=rows, width=width,
+        variant=variant,
+    )  # fmt: skip
 
 
 def select_flagged(flags: TensorSpec, num_selected: int) -> list[Kernel]:
@@ -138,7 +140,13 @@ def kthvalue(call: OpSignature, *, self: TensorSpec, dim: int | None = None) -> 
 
 
 def _select(
-    name: str, source: TensorSpec, writes: tuple[TensorSpec, ...], rows: int, width: int
+    name: str,
+    source: TensorSpec,
+    writes: tuple[TensorSpec, ...],
+    rows: int,
+    width: int,
+    *,
+    variant: Variant = "",
 ) -> list[Kernel]:
     """One kernel that reads each row once a digit of its keys (RADIX_BITS = 2, but early out)."""
     if rows * width == 0:
@@ -151,6 +159,7 @@ def _select(
             writes=writes,
             rows=rows,
             width=width,
+            variant=variant,
             selects=True,
         )
     ]
@@ -204,8 +213,11 @@ def _topk(
     if source.dtype != "bool" and rows <= _SORT_SLICES and width >= _SORT_LENGTH:
         parts = [k for part in writes for k in copy_kernel(part, part)]
         return _sort_rows(source, rows, width) + parts
-    kernels = _digit_counts(source, rows, width) if _is_multi_block(rows, width) else []
-    kernels += _select("topk", source, writes, rows, width)
+    if _is_multi_block(rows, width):
+        kernels = _digit_counts(source, rows, width)
+        kernels += _select("topk", source, writes, rows, width, variant="top_k_pass")
+    else:
+        kernels = _select("topk", source, writes, rows, width, variant="top_k")
     if is_sorted and writes[0].numel > rows:
         kernels.append(_sort_in_place("sort_rows", writes, rows, writes[0].numel // rows))
     return kernels
@@ -214,8 +226,10 @@ def _topk(
 def _digit_counts(source: TensorSpec, rows: int, width: int) -> list[Kernel]:
     """The multi-block search of the k-th value: its digits one after the other, by counting."""
     counts = vector(_COUNTERS * rows, "int32", source.device)
-    a_digit = _select("topk_digit", source, (counts,), rows, width)
-    a_digit += _select("topk_digit_counts", counts, (counts,), rows, _COUNTERS)
+    a_digit = _select("topk_digit", source, (counts,), rows, width, variant="top_k_pass")
+    a_digit += _select(
+        "topk_digit_counts", counts, (counts,), rows, _COUNTERS, variant="top_k_pass"
+    )
     scan = memory_kernel(KernelClass.REDUCTION, "topk_scan", reads=(counts,), writes=(counts,))
     return [
         *pointwise_kernel("fill", (), (counts,)),

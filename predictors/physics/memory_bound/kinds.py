@@ -75,9 +75,22 @@ _CAT_ELEMENTS = 1.0
 #: MI300X in bf16 (data/profiled_kernels, index_select).
 _GATHER_ELEMENTS = 0.55
 
+#: Rows gathered by wide loads, a CTA a row, reach the whole bandwidth of a stream (H100, 16384 rows
+#: of 8 KB, benchmarks/measured/h100).
+_GATHER_OF_ROWS = MemoryKind(issue_bytes=16.0, floor_factor=1.2)
+
+#: Elements a clock and SM of kernels whose arithmetic takes longer than their bytes. H100
+#: (benchmarks/measured/h100): numbers of a normal distribution, 6 to 270 million, 1.75-1.95; masks
+#: of a dropout 2.2-2.6; parameters of a fused AdamW in 16 bits 0.70-0.78.
+_ELEMENTS: dict[str, float] = {"normal_numbers": 1.85, "dropout": 2.8, "fused_adam": 0.78}
+
 #: Kernels that add where others add too: an atomic an element, which the L2 takes at about that
 #: rate a clock and SM. A prior.
 _SCATTER = MemoryKind(issue_bytes=12.0, floor_factor=1.5, dram_share=0.6, elements=0.6)
+
+#: The same of 16 bits, which are added by comparing and exchanging: H100, 6 to 200 million elements
+#: (benchmarks/measured/h100, scatter_add_rows) 0.24-0.26.
+_ADDED_HALVES = 0.26
 
 #: Kernels of the copy engine or the driver; a device copy and a fill by the widest stores.
 _BULK = {"memcpy_d2d": 26.0, "memset": 30.0}
@@ -96,8 +109,13 @@ _TRANSPOSE_CLOCKS = 330.0
 _TRANSPOSE_TILE = 1024
 _AMD_TRANSPOSE = MemoryKind(issue_bytes=4.5, dram_share=0.44)
 
-#: One CTA a row reads the row's digits several times (topk: 2 bits at a time, early out). A prior.
+#: One CTA a row reads the row's digits several times (kthvalue: 2 bits at a time, early out). A
+#: prior. Of a top-k `rows.py` counts the passes; where several CTAs take a row each pass is a
+#: kernel of its own, which handles so many elements a clock and SM (H100, rows of 30,000 to 128,000
+#: in 16 bits, benchmarks/measured/h100: 1.4-1.9).
 _SELECTION = MemoryKind(issue_bytes=8.0, extra_reads=4.0, floor_factor=3.0, row_bytes=24.0)
+_TOP_K = MemoryKind(issue_bytes=8.0, floor_factor=2.0)
+_SELECTING_PASS = MemoryKind(issue_bytes=8.0, floor_factor=2.0, elements=1.75)
 
 #: Clocks of a round of a sum that one CTA makes: it loads a target and, when that is there, its
 #: score. Far apart in DRAM: A100, 16384 targets of 4096 to 16384 classes, 512 rounds in 512 to 575
@@ -195,9 +213,15 @@ def _kind_of_contiguous(kernel: Kernel, vendor: str) -> MemoryKind:
         clocks = _SERIAL_CLOCKS[kernel.layout]
         return _STREAM._replace(row_bytes=DTYPE_BYTES[kernel.dtype] / clocks, floor_factor=1.5)
     if kernel.scatters:
-        return _SCATTER
+        is_half = kernel.flops > 0 and DTYPE_BYTES[kernel.dtype] <= 2
+        return _SCATTER._replace(elements=_ADDED_HALVES) if is_half else _SCATTER
     if kernel.selects:
-        return _SELECTION
+        return _kind_of_selection(kernel)
+    if kernel.variant == "whole_rows":
+        return _GATHER_OF_ROWS
+    if vendor == "nvidia" and kernel.variant in _ELEMENTS:
+        kind = _KINDS.get(kernel.kernel_class, _STREAM)
+        return kind._replace(elements=_ELEMENTS[kernel.variant])
     kind = _KINDS.get(kernel.kernel_class, _KINDS[KernelClass.UNKNOWN])
     if kernel.variant == "fused" and kernel.along_columns:
         return kind._replace(dram_share=_FUSED_COLUMNS_DRAM_SHARE)
@@ -206,6 +230,12 @@ def _kind_of_contiguous(kernel: Kernel, vendor: str) -> MemoryKind:
     if kernel.kernel_class is KernelClass.NORMALIZATION:
         return _kind_of_norm(kernel, kind, vendor)
     return kind
+
+
+def _kind_of_selection(kernel: Kernel) -> MemoryKind:
+    if kernel.variant == "top_k_pass":
+        return _SELECTING_PASS
+    return _TOP_K if kernel.variant == "top_k" else _SELECTION
 
 
 def _image_layout(kernel: Kernel) -> str:

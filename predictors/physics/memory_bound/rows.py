@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 from neusight.predictors.gpu import GPU
@@ -18,14 +19,15 @@ from neusight.predictors.physics.roofline import cold_share
 
 class RowCta(NamedTuple):
     """A CTA that takes one row: its threads, the clocks it costs whatever its row, and the clocks
-    of each step of so many elements, where it is alone on its SM (`step_clocks`) and where others
-    fill the SM beside it (`sm_clocks`, of the SM's time)."""
+    of each step of so many elements, where it is alone on its SM (`fixed_clocks`, `step_clocks`)
+    and where others fill the SM beside it (`sm_fixed_clocks`, `sm_clocks`, of the SM's time)."""
 
     threads: int
     fixed_clocks: float
     step: float
     step_clocks: float
     sm_clocks: float = 0.0
+    sm_fixed_clocks: float = 0.0
 
 
 #: Softmax of rows beyond a warp's registers: 1024 threads, two reductions over them. H100, RTX 3090
@@ -39,15 +41,39 @@ _SOFTMAX = RowCta(1024, 2500.0, 1.0, 0.68)
 _SCALAR_SOFTMAX_OF_HALVES = RowCta(1024, 3700.0, 1.0, 1.6)
 _SCALAR_SOFTMAX = RowCta(1024, 2000.0, 1.0, 1.3)
 
+#: The gradient of rows that are copied to shared memory (cunn_SoftMaxBackwardSmem: rows of whole 16
+#: bytes that fit into what a CTA has without asking for more): nothing is read again. H100, 5 rows
+#: of 13368 and 8 of 7664 in 16 bits (benchmarks/measured/h100).
+_SOFTMAX_GRADIENT_IN_SHARED = RowCta(1024, 1000.0, 1.0, 0.15)
+_SHARED_BYTES = 48 * 1024
+_ALIGNED_BYTES = 16
+
 #: MI300X takes 1.6-1.7 times the clocks for the same rows of 16 bits (data/profiled_kernels), and
 #: MI100 and MI210 as many in float32 (data/paper_fp32).
 _AMD_SOFTMAX = 1.65
 
 #: Layer and RMS norm: 128 threads, four elements each (vectorized_layer_norm_kernel). Alone on its
 #: SM a step of both passes takes two latencies of DRAM: 1850-1970 clocks on H100, A100, L40S and
-#: T4 in rows of 4 million elements (data/kernelbench 40). A full SM: 270 for rows of 768 and 1024,
-#: H100, 16 bit (data/profiled_kernels).
-_LAYER_NORM = RowCta(128, 0.0, 512.0, 1900.0, 271.0)
+#: T4 in rows of 4 million elements (data/kernelbench 40). Of a full SM's time, H100, 16 bit: rows
+#: of 64, 256 and 1024 270, 320 and 570, of 4096 less than 1590 (benchmarks/measured/h100); 768 and
+#: 1024 540 (data/profiled_kernels).
+_LAYER_NORM = RowCta(128, 0.0, 512.0, 1900.0, 175.0, 170.0)
+
+#: 32-bit values take more of a full SM, RMS norms less of either, and so do the gradients of inputs
+#: (layer_norm_grad_input_kernel). H100, rows of 64 and 256 (benchmarks/measured/h100): 365 and 425;
+#: 155 and 177, one row of 4096 1470 a step; 190-220, 990 a step.
+_LAYER_NORM_OF_FLOATS = _LAYER_NORM._replace(sm_fixed_clocks=240.0)
+_RMS_NORM = RowCta(128, 0.0, 512.0, 1470.0, 120.0, 50.0)
+_NORM_GRADIENT = RowCta(128, 0.0, 512.0, 990.0, 110.0, 100.0)
+
+#: The gradient of a norm's weight: a CTA takes 32 columns and goes down all rows, so many a step
+#: (GammaBetaBackwardCUDAKernelTemplate), which takes so many clocks. H100, 284 to 1462 columns:
+#: layer norm 1350-1850, RMS norm 1140-1380, whatever the dtype. From more rows than that on, and
+#: with fewer columns than half the SMs hold, CTAs share the rows, too.
+_WEIGHT_GRADIENT_COLUMNS = 32
+_WEIGHT_GRADIENT_ROWS = 256
+_WEIGHT_GRADIENT_CLOCKS = {"layer_norm": 1600.0, "rms_norm": 1250.0}
+_WEIGHT_GRADIENT_SHARED_ROWS = 65536
 
 #: On AMD 256 threads; of the SM's time 600 clocks a row and 0.9 an element (MI210 rows of 330 to
 #: 1150, data/paper_fp32; MI300X 768 and 1024, and 16384 alone, data/profiled_kernels).
@@ -84,13 +110,22 @@ _SHARPNESS = 6
 #: blocks of 2048 elements (torch/_inductor/runtime/triton_heuristics.py).
 _FUSED_THREADS = 512
 
+#: Norms of torch, whose CTAs are known.
+_OF_TORCH = frozenset({"layer_norm", "rms_norm"})
+
 #: Passes beyond the first in which a wide softmax reads all it was given: the maximum, the sum, the
 #: result; backward the sum and the result, of which log-softmax reads one tensor alone.
 _PASSES_AGAIN = {(False, "softmax"): 2.0, (True, "softmax"): 1.0,
                  (False, "log_softmax"): 2.0, (True, "log_softmax"): 0.5}  # fmt: skip
 
-#: Width at which a layer norm reads half of the most again.
+#: Width at which other norms over rows (data/modern, kernels of serving engines), and AMD's, read
+#: half of the most again.
 _NORM_HALF_WIDTH = 1200.0
+
+#: Share of an SM's shared memory that the rows in work take when a layer norm reads half of the
+#: most again. float32 on V100, A100, P100 and T4 (data/paper_fp32); H100's 16 and 32 bits of 4096
+#: agree (benchmarks/measured/h100: 0.3 and 0.8 read again).
+_NORM_REACH = 0.8
 
 
 #: Batch norm by cuDNN, images as NCHW: a CTA a channel. It reads a channel once where that fits
@@ -117,15 +152,33 @@ def reads_again(kernel: Kernel, kind: MemoryKind, gpu: GPU) -> float:
     if not isinstance(size, RowsSize):
         return kind.extra_reads
     if is_wide_softmax(kernel):
+        if _is_in_shared(kernel, size, gpu):
+            return 0.0
         passes = _PASSES_AGAIN.get((kernel.is_backward, kernel.variant), 2.0)
         return passes * _missed_share(kernel, size, gpu)
     if is_cudnn_batch_norm(kernel, gpu):
         return kind.extra_reads * _read_twice(kernel, size, gpu)
     is_norm = kernel.kernel_class is KernelClass.NORMALIZATION
     if is_norm and not kernel.is_backward and kernel.variant not in BATCH_NORM_READS:
-        squares = float(size.width) * size.width
-        return kind.extra_reads * squares / (squares + _NORM_HALF_WIDTH * _NORM_HALF_WIDTH)
+        return kind.extra_reads * _norm_missed_share(kernel, size, gpu)
     return kind.extra_reads
+
+
+def _is_in_shared(kernel: Kernel, size: RowsSize, gpu: GPU) -> bool:
+    """Whether the gradient of a softmax keeps its rows in shared memory."""
+    row_bytes = size.width * DTYPE_BYTES[kernel.dtype]
+    is_short = row_bytes < _SHARED_BYTES and row_bytes % _ALIGNED_BYTES == 0
+    return kernel.is_backward and is_short and gpu.vendor == "nvidia"
+
+
+def _norm_missed_share(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
+    """Of the rows that an SM has in work, the share that has left its L1."""
+    if kernel.variant not in _OF_TORCH or gpu.vendor == "amd":
+        ratio = size.width / _NORM_HALF_WIDTH
+        return ratio * ratio / (1.0 + ratio * ratio)
+    in_work = ctas_per_sm(gpu, threads_per_cta=_LAYER_NORM.threads) * size.width
+    ratio = in_work * DTYPE_BYTES[kernel.dtype] / (_NORM_REACH * gpu.shared_memory_per_sm_bytes)
+    return ratio * ratio / (1.0 + ratio * ratio)
 
 
 def is_cudnn_batch_norm(kernel: Kernel, gpu: GPU) -> bool:
@@ -220,11 +273,18 @@ _POOL_OUTPUT = 1.0
 _POOL_TAP = 0.28
 _AMD_POOL = 1.6
 
+#: The gradient of a maximum in NCHW takes as many times that: H100, images of 28 pixels and more
+#: (benchmarks/measured/h100) 1.43-1.6, of 14 1.7; in NHWC 0.9-1.2.
+_POOL_GRADIENT = 1.5
 
-def _pool_clocks(size: RowsSize, gpu: GPU) -> float:
+
+def _pool_clocks(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
     """The instructions of all windows."""
     clocks = size.rows * (_POOL_OUTPUT + _POOL_TAP * size.width) / gpu.num_sms
-    return clocks * (_AMD_POOL if gpu.vendor == "amd" else 1.0)
+    if gpu.vendor == "amd":
+        return clocks * _AMD_POOL
+    is_slow = kernel.variant == "max_pool_gradient" and kernel.layout != "channels_last"
+    return clocks * (_POOL_GRADIENT if is_slow else 1.0)
 
 
 #: Clocks of an index that a thread looks up after another, in a gather of few rows: the latencies
@@ -232,26 +292,74 @@ def _pool_clocks(size: RowsSize, gpu: GPU) -> float:
 #: tokens, torch 2.6).
 _INDEX_CLOCKS = 950.0
 
-#: Threads of a CTA that reduces rows, its rows at most (a warp each), loads of a thread at a time
-#: (Reduce.cuh: MAX_NUM_THREADS, vt0). With more values than so many times its rows, a thread shares
-#: them with those of other rows, or CTAs with each other.
+#: Clocks of an SM that each row costs which a CTA gathers (vectorized_gather_kernel). H100, 65,000
+#: to 131,000 rows of 128 to 512 bytes (benchmarks/measured/h100): 141-145.
+_GATHERED_ROW_CLOCKS = 143.0
+
+#: Threads of a CTA that reduces rows, and of a warp, loads of a thread at a time (Reduce.cuh:
+#: MAX_NUM_THREADS, vt0). With more values a thread than so many times the rows of its CTA, or than
+#: that, all threads of a CTA share a row; with as many still, CTAs do.
 _REDUCTION_THREADS = 512
-_REDUCTION_ROWS = 16
+_WARP = 32
 _REDUCTION_LOADS = 4
 _VALUES_PER_ROW = 16
-#: Clocks of such a step out of the L2. The mean in an RMS norm of 4 to 16 rows of 4096 takes 330 on
-#: RTX A6000, whose shortest kernels are priced a little too long, and 440 on H100, which was not
-#: used (data/llm_layers).
-_REDUCTION_CLOCKS = 300.0
+_MOST_VALUES = 256
+_LEAST_VALUES = 16
 
 
-def _reduction_clocks(size: RowsSize, gpu: GPU) -> float:
-    """The steps of a thread where few CTAs reduce long rows, in waves (setReduceConfig)."""
-    rows = min(_REDUCTION_ROWS, _power_below(size.rows))
-    values = min(size.width * rows / _REDUCTION_THREADS, rows * _VALUES_PER_ROW)
-    at_once = gpu.num_sms * ctas_per_sm(gpu, threads_per_cta=_REDUCTION_THREADS)
-    waves = max(1.0, size.rows / rows / at_once)
-    return waves * math.ceil(values / _REDUCTION_LOADS) * _REDUCTION_CLOCKS
+class _ReductionStep(NamedTuple):
+    """Clocks of a thread for each step of loads out of the L2, and what DRAM adds to it; of the
+    SM's time for each step of a CTA, and for what its threads do with each other in the end."""
+
+    clocks: float
+    dram_clocks: float
+    sm_clocks: float
+    sm_end_clocks: float
+
+
+#: H100, 72 reductions of rows in benchmarks/measured/h100 (`sum_rows`, `max_rows`, `norm_rows`,
+#: `argmax_rows`): the first two out of 1 to 32 rows, the others out of 40,000 and more. float32
+#: sums of 4 to 16 rows of 4096 (data/llm_layers, an RMS norm's mean): 330 on RTX A6000, 440 on
+#: H100.
+_SUM_OF_HALVES = _ReductionStep(220.0, 270.0, 100.0, 660.0)
+_SUM = _ReductionStep(340.0, 550.0, 100.0, 660.0)
+_EXTREMUM = _ReductionStep(420.0, 450.0, 225.0, 900.0)
+_WITH_INDEX = _ReductionStep(770.0, 300.0, 450.0, 1250.0)
+
+#: Clocks that CTAs of the same row take to add up what they found, through memory: H100, sums of
+#: 0.3 to 12 million values 3 to 4 µs more than their bytes.
+_SHARED_ROW_CLOCKS = 6000.0
+
+
+def _reduction_step(kernel: Kernel) -> _ReductionStep:
+    if kernel.variant == "with_index":
+        return _WITH_INDEX
+    if kernel.variant == "extremum":
+        return _EXTREMUM
+    return _SUM_OF_HALVES if DTYPE_BYTES[kernel.dtype] <= 2 else _SUM
+
+
+def _reduction_clocks(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
+    """The steps of a thread along its row, in waves, or of the SMs (setReduceConfig)."""
+    step = _reduction_step(kernel)
+    across = min(_WARP, _power_below(size.width))
+    rows = min(_power_below(size.rows), _REDUCTION_THREADS // across)
+    across = min(_power_below(size.width), _REDUCTION_THREADS // rows)
+    values = -(-size.width // across)
+    num_ctas, ctas_of_row = -(-size.rows // rows), 1
+    if values >= min(rows * _VALUES_PER_ROW, _MOST_VALUES):
+        values, num_ctas = -(-values // rows), size.rows
+        if values >= _MOST_VALUES:
+            at_once = gpu.num_sms * ctas_per_sm(gpu, threads_per_cta=_REDUCTION_THREADS)
+            enough = min(-(-at_once // size.rows), -(-values // _LEAST_VALUES))
+            ctas_of_row = max(enough, -(-values // _MOST_VALUES))
+            values, num_ctas = -(-values // ctas_of_row), size.rows * ctas_of_row
+    steps = math.ceil(values / _REDUCTION_LOADS)
+    a_step = step.clocks + step.dram_clocks * cold_share(kernel.num_bytes, gpu)
+    waves = num_ctas / (gpu.num_sms * ctas_per_sm(gpu, threads_per_cta=_REDUCTION_THREADS))
+    alone = max(1.0, waves) * (step.sm_end_clocks + steps * a_step)
+    of_sms = max(1.0, num_ctas / gpu.num_sms) * (step.sm_end_clocks + steps * step.sm_clocks)
+    return max(alone, of_sms) + (_SHARED_ROW_CLOCKS if ctas_of_row > 1 else 0.0)
 
 
 #: Reductions whose neighbours in memory are of different outputs (setReduceConfig): outputs of a
@@ -261,7 +369,6 @@ _COLUMN_VECTOR = 4
 _COLUMN_VALUES_PER_ROW = 16
 _MOST_COLUMN_VALUES = 256
 _LEAST_COLUMN_VALUES = 16
-_WARP = 32
 #: Clocks of a step of four loads out of the L2, what DRAM adds, and those of a step of the CTA that
 #: adds up the sums of others. H100, 27 sums over rows in benchmarks/measured/h100 (`sum_columns`):
 #: 10 to 183 values a thread 0.2 µs a step in the L2 and 0.5-0.55 beyond, 64 to 1024 CTAs 0.22-0.26.
@@ -298,20 +405,16 @@ def _power_below(value: int) -> int:
 
 
 #: Clocks that a thread takes for each value whose place it keeps too, one after the other, and the
-#: rows of a CTA where neighbours are not of one row. Argmax of 16 x 256 x 256 along the middle
+#: columns of a CTA, where neighbours are not of one row. Argmax of 16 x 256 x 256 along the middle
 #: (data/kernelbench 51) adds 9.4 µs to the sum on H100 SXM, 9 to 10 on A100, 1.5 on L40S, whose
 #: host hides it, 30 on T4; judged on max, argmin and min (49, 52, 53).
 _INDEXED_CLOCKS = 1100.0
 _INDEXED_COLUMNS = 32
-_MOST_VALUES = 256
 
 
-def _indexed_clocks(kernel: Kernel, size: RowsSize) -> float:
+def _indexed_clocks(size: RowsSize) -> float:
     """What the threads of a CTA take that keep the place of each value; full SMs hide it."""
-    rows = min(_REDUCTION_ROWS, _power_below(size.rows))
-    if kernel.along_columns:
-        rows = _INDEXED_COLUMNS
-    values = min(size.width * rows / _REDUCTION_THREADS, _MOST_VALUES)
+    values = min(size.width * _INDEXED_COLUMNS / _REDUCTION_THREADS, _MOST_VALUES)
     return values * _INDEXED_CLOCKS
 
 
@@ -324,6 +427,11 @@ _PLANE_CLOCKS = 144.0
 _RESAMPLED_CLOCKS = 690.0
 
 
+#: Variants of reductions whose threads are known, and of windows that slide.
+_REDUCTIONS = frozenset({"", "extremum", "with_index"})
+_POOLS = frozenset({"pool", "max_pool_gradient"})
+
+
 def _clocks_of_variant(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
     """Of kernels whose threads share rows in ways of their own."""
     if kernel.variant == "scan":
@@ -334,16 +442,88 @@ def _clocks_of_variant(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
         return size.rows * _RESAMPLED_CLOCKS
     if kernel.variant == "small_index":
         return (size.rows - 1) * _INDEX_CLOCKS
-    if kernel.variant == "with_index":
-        is_shared = kernel.along_columns and gpu.vendor == "nvidia"
-        return _indexed_clocks(kernel, size) + (
-            _column_clocks(kernel, size, gpu) if is_shared else 0.0
-        )
-    if kernel.kernel_class is KernelClass.REDUCTION and not kernel.variant:
-        if not kernel.along_columns:
-            return _reduction_clocks(size, gpu)
-        return _column_clocks(kernel, size, gpu) if gpu.vendor == "nvidia" else 0.0
-    return _pool_clocks(size, gpu) if kernel.variant == "pool" else 0.0
+    if kernel.variant == "whole_rows":
+        return size.rows * _GATHERED_ROW_CLOCKS / gpu.num_sms
+    if kernel.kernel_class is KernelClass.REDUCTION and kernel.variant in _REDUCTIONS:
+        return _clocks_of_reduction(kernel, size, gpu)
+    if kernel.variant in _POOLS:
+        return _pool_clocks(kernel, size, gpu)
+    if gpu.vendor == "amd":
+        return 0.0
+    if kernel.variant in _OF_TORCH and kernel.is_backward and kernel.along_columns:
+        return _weight_gradient_clocks(kernel, size, gpu)
+    if kernel.variant in _CLOCKS_OF_SORTS:
+        return _CLOCKS_OF_SORTS[kernel.variant](kernel, size, gpu)
+    return 0.0
+
+
+def _clocks_of_reduction(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
+    """Of sums and extrema, along rows or columns."""
+    if not kernel.along_columns:
+        return _reduction_clocks(kernel, size, gpu)
+    indexed = _indexed_clocks(size) if kernel.variant == "with_index" else 0.0
+    return indexed + (_column_clocks(kernel, size, gpu) if gpu.vendor == "nvidia" else 0.0)
+
+
+#: Clocks that a row costs an SM which a CTA sorts (radixSortKVInPlace), by the elements up to which
+#: its size goes, and an element; what a CTA takes alone. H100, 16 bits, 43, 172 to 1024 and 4096
+#: elements (benchmarks/measured/h100). Shorter rows are sorted by a warp.
+_SORTED_ROWS = {32: (100.0, 0.0, 2500.0), 128: (700.0, 0.0, 7000.0), 1024: (2800.0, 1.7, 36000.0)}
+_LONGEST_SORTED_ROW = (15000.0, 0.0, 44000.0)
+
+
+def _sorted_row_clocks(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
+    """The CTAs that sort a row each."""
+    fixed, by_element, alone = next(
+        (found for width, found in _SORTED_ROWS.items() if size.width <= width), _LONGEST_SORTED_ROW
+    )
+    return max(alone, size.rows / gpu.num_sms * (fixed + by_element * size.width))
+
+
+#: A top-k of one CTA a row (sbtopk::gatherTopK) reads the row once for two bits of its keys: clocks
+#: of a pass, of each further round of its 1024 threads at most, and of the SM for a thread in all.
+#: H100, 16 bits, rows of 8 to 5370 (benchmarks/measured/h100).
+_TOP_K_PASS = 1500.0
+_TOP_K_ROUND = 900.0
+_TOP_K_THREAD = 14.0
+_TOP_K_THREADS = 1024
+_TOP_K_BITS = 2
+
+
+def _top_k_clocks(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
+    """The passes of a CTA over its row, or the threads of an SM."""
+    passes = 8 * DTYPE_BYTES[kernel.dtype] / _TOP_K_BITS
+    threads = min(_TOP_K_THREADS, -(-size.width // _WARP) * _WARP)
+    rounds = -(-size.width // threads)
+    alone = passes * (_TOP_K_PASS + _TOP_K_ROUND * (rounds - 1))
+    return max(alone, size.rows / gpu.num_sms * _TOP_K_THREAD * threads * rounds)
+
+
+def _weight_gradient_clocks(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
+    """The steps of a CTA down its columns, of which `size.rows` are `size.width` long."""
+    ctas = -(-size.rows // _WEIGHT_GRADIENT_COLUMNS)
+    if size.width > _WEIGHT_GRADIENT_SHARED_ROWS and ctas < gpu.num_sms / 2:
+        return 0.0
+    steps = size.width / _WEIGHT_GRADIENT_ROWS
+    clocks = _WEIGHT_GRADIENT_CLOCKS["rms_norm" if kernel.variant == "rms_norm" else "layer_norm"]
+    return steps * clocks * max(1.0, ctas / gpu.num_sms)
+
+
+#: What a row costs an SM in each pass of a top-k whose rows several CTAs share, and a CTA alone.
+_SELECTED_ROW_CLOCKS = 500.0
+_SELECTING_CLOCKS = 7000.0
+
+
+def _selecting_clocks(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
+    """Of such a pass."""
+    return max(_SELECTING_CLOCKS, size.rows / gpu.num_sms * _SELECTED_ROW_CLOCKS)
+
+
+_CLOCKS_OF_SORTS: dict[str, Callable[[Kernel, RowsSize, GPU], float]] = {
+    "sorted_rows": _sorted_row_clocks,
+    "top_k": _top_k_clocks,
+    "top_k_pass": _selecting_clocks,
+}
 
 
 def _clocks(cta: RowCta, size: RowsSize, gpu: GPU) -> float:
@@ -351,9 +531,8 @@ def _clocks(cta: RowCta, size: RowsSize, gpu: GPU) -> float:
     at_once = gpu.num_sms * ctas_per_sm(gpu, threads_per_cta=cta.threads)
     steps = math.ceil(size.width / cta.step)
     alone = cta.fixed_clocks + steps * cta.step_clocks
-    return max(
-        max(1.0, size.rows / at_once) * alone, size.rows / gpu.num_sms * steps * cta.sm_clocks
-    )
+    of_sm = cta.sm_fixed_clocks + steps * cta.sm_clocks
+    return max(max(1.0, size.rows / at_once) * alone, size.rows / gpu.num_sms * of_sm)
 
 
 def _cta_of(kernel: Kernel, size: RowsSize, gpu: GPU) -> RowCta | None:
@@ -361,7 +540,9 @@ def _cta_of(kernel: Kernel, size: RowsSize, gpu: GPU) -> RowCta | None:
     is_amd = gpu.vendor == "amd"
     if is_wide_softmax(kernel) and kernel.layout != "strided":
         cta = _SOFTMAX
-        if kernel.layout == "scalar":
+        if _is_in_shared(kernel, size, gpu):
+            cta = _SOFTMAX_GRADIENT_IN_SHARED
+        elif kernel.layout == "scalar":
             is_short = is_amd or DTYPE_BYTES[kernel.dtype] <= 2
             cta = _SCALAR_SOFTMAX_OF_HALVES if is_short else _SCALAR_SOFTMAX
         return _slower(cta, _AMD_SOFTMAX) if is_amd else cta
@@ -369,15 +550,23 @@ def _cta_of(kernel: Kernel, size: RowsSize, gpu: GPU) -> RowCta | None:
         return None
     if kernel.is_backward:
         return _gradient_cta(kernel, is_amd=is_amd)
-    if kernel.variant in ("layer_norm", "rms_norm"):
-        return _amd_layer_norm(size) if is_amd else _LAYER_NORM
+    if kernel.variant in _OF_TORCH:
+        return _amd_layer_norm(size) if is_amd else _layer_norm_cta(kernel)
     if kernel.variant in ("group_norm", "batch_norm_sums"):
         return _MOMENTS_OF_A_WARP if size.width < _MOMENTS.step else _MOMENTS
     return None
 
 
+def _layer_norm_cta(kernel: Kernel) -> RowCta:
+    if kernel.variant == "rms_norm":
+        return _RMS_NORM
+    return _LAYER_NORM if DTYPE_BYTES[kernel.dtype] <= 2 else _LAYER_NORM_OF_FLOATS
+
+
 def _gradient_cta(kernel: Kernel, *, is_amd: bool) -> RowCta | None:
     if not is_amd:
+        if kernel.variant in _OF_TORCH:
+            return _NORM_GRADIENT
         return _BATCH_NORM_GRADIENT if kernel.variant == "batch_norm_gradients" else None
     is_batch_norm = kernel.variant in ("batch_norm", "batch_norm_gradients")
     is_own = is_batch_norm and DTYPE_BYTES[kernel.dtype] <= 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neusight.recording.recording import MathMode
+from neusight.recording.recording import MathMode, TensorSpec
 from op_calls import call, kernels, names, spec
 
 
@@ -38,7 +38,18 @@ def test_before_torch_2_8_a_thread_looks_up_all_of_up_to_16_indices() -> None:
         return kernels(signature, MathMode(torch=torch))[0].variant
 
     assert [variant(count, (2, 6)) for count in (16, 17)] == ["small_index", ""]
-    assert variant(16, (2, 8)) == ""
+    assert variant(16, (2, 8)) == "whole_rows"
+
+
+def test_an_index_of_the_first_dimension_gathers_whole_rows_since_torch_2_8() -> None:
+    def variant(*indices: TensorSpec | None, torch: tuple[int, int] = (2, 8)) -> str:
+        x = spec(100, 64, 32)
+        signature = call("index", spec(8, 64, 32), self=x, indices=indices)
+        return kernels(signature, MathMode(torch=torch))[-1].variant
+
+    places, mask = spec(8, dtype="int64"), spec(100, dtype="bool")
+    assert variant(places) == variant(mask) == "whole_rows"
+    assert variant(places, torch=(2, 7)) == variant(None, places) == variant(places, places) == ""
 
 
 def embedding_backward(count: int) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from neusight.predictors.kernel import KernelClass
+from neusight.recording.recording import MathMode
 from op_calls import call, kernels, spec
 
 
@@ -38,15 +39,25 @@ def test_softmax_to_float_writes_floats() -> None:
     assert (kernel.dtype, kernel.out_dtype) == ("bfloat16", "float32")
 
 
-def test_its_gradient_reads_the_gradient_and_the_output() -> None:
+def test_its_gradient_reads_the_output_and_its_product_with_the_gradient() -> None:
     x = spec(64, 1000)
 
-    (kernel,) = kernels(
+    product, gradient = kernels(
         call("_softmax_backward_data", x, grad_output=x, output=x, dim=1, input_dtype="float32")
     )
 
-    assert kernel.name == "softmax_backward"
-    assert (kernel.bytes_read, kernel.bytes_written) == (512_000, 256_000)
+    assert (product.name, gradient.name) == ("mul", "softmax_backward")
+    assert (gradient.bytes_read, gradient.bytes_written) == (512_000, 256_000)
+
+
+def test_a_log_softmax_gradient_takes_one_kernel() -> None:
+    x = spec(64, 1000)
+
+    (kernel,) = kernels(
+        call("_log_softmax_backward_data", x, grad_output=x, output=x, dim=1, input_dtype="float32")
+    )
+
+    assert kernel.name == "log_softmax_backward"
 
 
 def test_a_masked_softmax_reads_a_byte_of_mask_an_element() -> None:
@@ -74,10 +85,12 @@ def test_a_softmax_of_nothing_launches_nothing() -> None:
     assert kernels(call("_softmax", spec(0, 8), self=spec(0, 8), dim=1)) == ()
 
 
-def test_wide_rows_that_begin_unaligned_go_element_by_element() -> None:
-    def layout(width: int, dtype: str) -> str:
+def test_before_torch_2_7_wide_rows_that_begin_unaligned_go_element_by_element() -> None:
+    def layout(width: int, dtype: str, torch: tuple[int, int] = (2, 6)) -> str:
         x = spec(64, width, dtype=dtype)
-        return kernels(call("_softmax", x, self=x, dim=-1, half_to_float=False))[0].layout
+        signature = call("_softmax", x, self=x, dim=-1, half_to_float=False)
+        return kernels(signature, MathMode(torch=torch))[0].layout
 
+    assert layout(3137, "bfloat16", (2, 7)) == "contiguous"
     assert (layout(3137, "bfloat16"), layout(3136, "bfloat16")) == ("scalar", "contiguous")
     assert (layout(3140, "float32"), layout(577, "bfloat16")) == ("contiguous", "contiguous")

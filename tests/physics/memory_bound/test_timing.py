@@ -74,11 +74,13 @@ def test_more_work_is_never_faster(
     more_width: int,
     layout: Layout,
 ) -> None:
+    """But for a row that is so long that a reduction gives it more threads."""
     before = time_us(rows_kernel(kind, rows, width, layout), name)
 
     assert math.isfinite(before)
     assert before > 0
-    for larger in ((rows + more_rows, width), (rows, width + more_width)):
+    larger_sizes = [(rows + more_rows, width), (rows, width + more_width)]
+    for larger in larger_sizes[: 1 if kind[0] is KernelClass.REDUCTION else 2]:
         assert time_us(rows_kernel(kind, *larger, layout), name) >= before * (1 - 1e-9)
 
 
