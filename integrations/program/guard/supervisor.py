@@ -228,7 +228,8 @@ class Supervisor:
     def _place_to_see(self, asked: _Asked, path: str, *, follow: bool) -> str:
         """Where to look instead of a path: where that is the same, the kernel may."""
         place, store = str(self._overlay.found(path, follow=follow)), self._overlay.store
-        if not store.is_untouched and not asked.goes_up(place):
+        is_ready = asked.call.does != "open" and store.is_within(place)
+        if not (store.is_untouched or is_ready or asked.goes_up(place)):
             place = store.listing(self._overlay.visible(path, follow=follow)) or place
         if place == path and not asked.starts_in_store:
             raise _GoOn
