@@ -240,6 +240,7 @@ class Session:
         from neusight.recording.recorder import Recorder
         from neusight.stubs.cuda_sources import install_cuda_sources
         from neusight.stubs.finder import install_stubs
+        from neusight.stubs.hub_kernels import install_hub_kernels
 
         options, forecast = self.options, self.forecast
         install_lazy_modules(self._undo)
@@ -274,6 +275,7 @@ class Session:
         )
         enter_fake_cuda(opening)
         install_cuda_sources(self._undo, recorder)
+        install_hub_kernels(self._undo)
         self._undo.callback(recorder.cutter.finish)
         self._undo.callback(self.interrupts.hold)
         self._recorder = self.interrupts.recorder = recorder

@@ -41,6 +41,7 @@ NEEDS_TORCH = (
     "neusight.recording.tensor",
     "neusight.recording.values",
     "neusight.stubs.cuda_sources",
+    "neusight.stubs.hub_kernels",
     "neusight.stubs.stub_ops",
     "neusight.stubs.packages",
     "neusight.stubs.shared",

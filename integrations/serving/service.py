@@ -72,6 +72,7 @@ class ServerSettings:
     drafts: int = 0
     acceptance: float = 0.0
     adapters: Adapters | None = None
+    expert_parallel: bool = False
     seed: int = 0
 
 
@@ -141,6 +142,7 @@ class Server:
             engine=self.settings.engine,
             parameter_bytes=model.parameter_bytes,
             ranks=self.deployment.ranks,
+            expert_parallel=self.settings.expert_parallel and model is self.model,
             quantization=self.deployment.quantization,
             kv_dtype=self.settings.kv_dtype,
             host_us=model.host_us,

@@ -23,9 +23,17 @@ _LEAST_PAIRED = 5
 _MOST_START_TOKENS = 4
 
 
+#: Share of drafted tokens that is taken to be accepted, each if those before it are: only values
+#: decide, and none are computed. As `neusight serve` assumes it.
+ASSUMED_ACCEPTANCE = 0.7
+
+#: Rounds of drafts and their verification that are not taken for a coincidence.
+_LEAST_ROUNDS = 2
+
+
 class DecodeCall(NamedTuple):
-    """One more token for each sequence: `context` counts those of a sequence with it, `latency_us`
-    is the time from the token before to this one."""
+    """One more token for each sequence, or a round of drafted ones: `context` counts those of a
+    sequence with it, `latency_us` is the time from the token or round before to this one."""
 
     context: int
     latency_us: float
@@ -37,7 +45,9 @@ class Generation:
 
     `ttft_us` is the time from the call of the model to the first token, chosen: until the kernels
     that were launched before the next call have run. Of it `encode_us` is the time of an encoder
-    that was called before with `encoded` tokens of each sequence (0: of something else).
+    that was called before with `encoded` tokens of each sequence (0: of something else). Where
+    tokens are `drafted`, so many a round, each of `decodes` is a round: they are proposed, by
+    another model or from the text, and one call verifies them.
     """
 
     samples: int
@@ -46,6 +56,16 @@ class Generation:
     decodes: tuple[DecodeCall, ...]
     encoded: int = 0
     encode_us: float = 0.0
+    drafted: int = 0
+
+    def tokens_per_round(self, acceptance: float = ASSUMED_ACCEPTANCE) -> float:
+        """Tokens that a round is expected to yield, of each sequence: those accepted and one more
+        (Leviathan et al., 2023, equation 1).
+
+        >>> Generation(1, 99, 500.0, (), drafted=2).tokens_per_round(0.5)
+        1.75
+        """
+        return sum(acceptance**number for number in range(self.drafted + 1))
 
     @property
     def first_context(self) -> int:
@@ -72,8 +92,9 @@ class Generation:
         ]
         return median(slopes) if slopes else 0.0
 
-    def tpot_us(self, context: int) -> float:
+    def tpot_us(self, context: int, *, acceptance: float = ASSUMED_ACCEPTANCE) -> float:
         """Microseconds a token at a context, on the line through what was recorded; not negative.
+        Where tokens are drafted, `acceptance` of them are accepted.
 
         >>> calls = tuple(DecodeCall(100 + i, 50.0 + i) for i in range(9))
         >>> Generation(1, 99, 500.0, calls).tpot_us(200)
@@ -81,7 +102,7 @@ class Generation:
         """
         slope = self.us_per_context
         at_zero = median(call.latency_us - slope * call.context for call in self.decodes)
-        return max(0.0, at_zero + slope * context)
+        return max(0.0, at_zero + slope * context) / self.tokens_per_round(acceptance)
 
 
 class _ModelCall(NamedTuple):
@@ -101,8 +122,12 @@ def generation_of(timeline: Timeline) -> Generation | None:
     found: Generation | None = None
     steady = {id(step) for step in steady_steps_of(timeline)}
     is_steady = [id(step) in steady for step in timeline.steps]
-    for calls, encoder in _generations(list(_calls(timeline))):
-        generation = _generation(calls, encoder, timeline, is_steady)
+    calls = list(_calls(timeline))
+    speculative = _speculative(calls, timeline, is_steady)
+    if speculative is not None:
+        return speculative
+    for generated, encoder in _generations(calls):
+        generation = _generation(generated, encoder, timeline, is_steady)
         if found is None or len(generation.decodes) >= len(found.decodes):
             found = generation
     return found
@@ -133,9 +158,87 @@ def _generation(
     )
 
 
+def _speculative(
+    calls: Sequence[_ModelCall], timeline: Timeline, is_steady: Sequence[bool]
+) -> Generation | None:
+    """The last generation in which tokens are drafted and verified: its rounds of most drafts. Of
+    each the model that verifies is called once; one more token is taken to be there than before."""
+    rounds = _rounds(calls, timeline)
+    if len(rounds) < _LEAST_ROUNDS:
+        return None
+    whole = [(number, at) for number, at in rounds if _is_whole(calls, at, is_steady)]
+    first = _first_own_call(calls, rounds[0][1])
+    entered = _prompt_of_draft(calls, first)
+    prompt, drafted = calls[entered].entry.length, calls[rounds[0][1]].entry.drafted
+    return Generation(
+        samples=calls[first].entry.samples,
+        prompt=prompt,
+        ttft_us=(calls[first].end_ns - calls[entered].start_ns) / 1000,
+        decodes=tuple(
+            DecodeCall(
+                prompt + number + drafted,
+                _latency_ns(calls[_last_own_call(calls, at)], calls[at], timeline) / 1000,
+            )
+            for number, at in whole or rounds
+        ),
+        drafted=drafted,
+    )
+
+
+def _rounds(calls: Sequence[_ModelCall], timeline: Timeline) -> list[tuple[int, int]]:
+    """The rounds of most drafts of the last generation that has some: each with its number and
+    where its drafts are verified."""
+    verified = [at for at, call in enumerate(calls) if call.entry.drafted]
+    starts = [at for at in verified if not calls[_last_own_call(calls, at)].entry.drafted]
+    own = [at for at in verified if at >= starts[-1]] if starts else []
+    drafted = max((calls[at].entry.drafted for at in own), default=0)
+    numbers = accumulate(timeline.steps[calls[at].step].represents for at in own)
+    return [
+        (number, at)
+        for number, at in zip(numbers, own, strict=True)
+        if calls[at].entry.drafted == drafted
+    ]
+
+
+def _first_own_call(calls: Sequence[_ModelCall], at: int) -> int:
+    """Where the prompt entered the model that verifies."""
+    while at and calls[at].entry.drafted:
+        at = _last_own_call(calls, at)
+    return at
+
+
+def _is_whole(calls: Sequence[_ModelCall], at: int, is_steady: Sequence[bool]) -> bool:
+    """Whether a round of a steady step is like any other: in the first one a draft model may read
+    the prompt, and what is done with the last one's tokens may not have been recorded."""
+    call = calls[at]
+    has_prompt = any(
+        not other.entry.is_decode and other.entry.length > call.entry.length
+        for other in calls[_last_own_call(calls, at) + 1 : at]
+    )
+    is_last = at + 1 == len(calls) and not call.is_alone
+    return is_steady[call.step] and not has_prompt and not is_last
+
+
+def _last_own_call(calls: Sequence[_ModelCall], at: int) -> int:
+    """Where the model that verifies was called before: behind it came the draft's calls."""
+    return max(0, at - 1 - calls[at].entry.draft_calls)
+
+
+def _prompt_of_draft(calls: Sequence[_ModelCall], at: int) -> int:
+    """Where a prompt entered that is called with drafts behind it at once: the draft model's call;
+    else this one."""
+    entered = at - 1
+    while entered >= 0 and calls[entered].entry.is_decode:
+        entered -= 1
+    if entered < 0:
+        return at
+    drafts = at - entered
+    return entered if calls[at].entry.length == calls[entered].entry.length + drafts else at
+
+
 def _latency_ns(before: _ModelCall, call: _ModelCall, timeline: Timeline) -> int:
     """From the token before to this one; of a step of its own what a loop of such steps takes."""
-    if call.is_alone:
+    if call.is_alone and not call.entry.draft_calls:
         return timeline.steps[call.step].latency_ns
     return call.end_ns - before.end_ns
 

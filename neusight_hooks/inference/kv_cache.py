@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
@@ -37,14 +37,18 @@ class _CachedCall(NamedTuple):
 
 def kv_bytes_per_token(recording: Recording) -> float | None:
     """Bytes that a cache holds of each token of a sequence: by how much what modules keep grows
-    from one decoded token to the next, else what is written into memory that is there already,
-    else by how much all grows (beams are put in order outside of modules). None where nothing is
-    decoded; 0 where nothing is kept of a token.
+    from one decoded token to the next (less where less is kept of a prompt's tokens), else what is
+    written into memory that is there already, else by how much all grows (beams are put in order
+    outside of modules). None where nothing is decoded; 0 where nothing is kept of a token.
+
+    Where tokens are drafted, a round is taken to yield one, which both models keep.
 
     Source: the recorded allocations; of a cache of keys and values 2 x layers x heads x head size x
     bytes an element.
     """
     calls = list(_calls(recording))
+    if any(call.entry.drafted for call in calls):
+        return _of_rounds(calls)
     tokens = [
         (call, after)
         for call, after in pairwise(calls)
@@ -56,7 +60,8 @@ def kv_bytes_per_token(recording: Recording) -> float | None:
         (after.held_bytes - call.held_bytes) / call.entry.samples for call, after in tokens
     )
     if grown > 0:
-        return grown
+        prompt = _of_prompt(calls)
+        return min(grown, prompt) if prompt > 0 else grown
     written = [
         call.written_bytes / (call.entry.samples * call.entry.length)
         for call, after in pairwise(calls)
@@ -68,6 +73,35 @@ def kv_bytes_per_token(recording: Recording) -> float | None:
         (after.all_bytes - call.all_bytes) / call.entry.samples for call, after in tokens
     )
     return grown if grown > _MOST_OF_IDS else 0.0
+
+
+def _of_prompt(calls: Sequence[_CachedCall]) -> float:
+    """Bytes that are kept of each token of a prompt. Of the last tokens a quantized cache holds
+    more, until there are enough of them to be packed."""
+    for prompt, token in pairwise(calls):
+        entry = prompt.entry
+        if entry.length and not entry.is_decode and _is_token(token.entry):
+            return (token.held_bytes - prompt.held_bytes) / (token.entry.samples * entry.length)
+    return 0.0
+
+
+def _of_rounds(calls: Sequence[_CachedCall]) -> float | None:
+    """As `kv_bytes_per_token`, from one call that verifies most drafted tokens to the next; what is
+    written is of the model that verifies, and of the one that drafts."""
+    most = max(call.entry.drafted for call in calls)
+    rounds = [call for call in calls if call.entry.drafted == most and call.entry.samples]
+    grown = [
+        (after.held_bytes - call.held_bytes) / call.entry.samples
+        for call, after in pairwise(rounds)
+    ]
+    if grown and median(grown) > 0:
+        return median(grown)
+    of_draft = [call for call in calls if _is_token(call.entry)]
+    written = [
+        max((one.written_bytes / (one.entry.samples * one.entry.length) for one in ones), default=0)
+        for ones in (rounds, of_draft)
+    ]
+    return sum(written) if any(written) else None
 
 
 def _is_token(entry: ModelInput) -> bool:

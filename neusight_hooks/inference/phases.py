@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from neusight.inference.generation import Generation
+from neusight.inference.generation import ASSUMED_ACCEPTANCE, Generation
 from neusight.predictors.formatting import bytes_text, time_text
 
 _US_PER_S = 1e6
@@ -73,10 +73,17 @@ def phase_lines(phases: Phases | None) -> Iterator[str]:
         f"context{later}; {phases.tokens_per_s:,.0f} tokens/s, "
         f"{phases.tokens_per_s / found.samples:,.1f} a sequence"
     )
+    if found.drafted:
+        yield f"            {_drafts_text(found)}"
+    yield from _cache_lines(phases)
+
+
+def _cache_lines(phases: Phases) -> Iterator[str]:
     tokens = phases.kv_tokens_free
     if phases.kv_bytes_per_token and tokens is not None:
         sequences = phases.sequences_free
-        more = "" if sequences is None else f", {sequences:,} sequences of {found.last_context:,}"
+        context = phases.generation.last_context
+        more = "" if sequences is None else f", {sequences:,} sequences of {context:,}"
         yield (
             f"            cache of {_kib(phases.kv_bytes_per_token)} a token; in the "
             f"{bytes_text(max(0, phases.free_bytes))} left fit {tokens:,} tokens more{more}"
@@ -93,13 +100,25 @@ def phase_figures(phases: Phases | None) -> Iterator[tuple[str, str]]:
     yield (
         time_text(last_us),
         f"a token (TPOT) at {found.last_context:,} tokens of context, "
-        f"{time_text(first_us, like=last_us)} at {found.first_context:,}",
+        f"{time_text(first_us, like=last_us)} at {found.first_context:,}"
+        + (f" {_drafts_text(found)}" if found.drafted else ""),
     )
     if phases.kv_bytes_per_token and phases.kv_tokens_free is not None:
         yield (
             f"{phases.kv_tokens_free:,}",
             (f"tokens more fit into the cache, of {_kib(phases.kv_bytes_per_token)} each"),
         )
+
+
+def _drafts_text(found: Generation) -> str:
+    """What a token's time rests on where tokens are drafted."""
+    context = found.first_context
+    round_us, best_us = (found.tpot_us(context, acceptance=share) for share in (0.0, 1.0))
+    return (
+        f"if {ASSUMED_ACCEPTANCE:.0%} of drafted tokens are accepted, which only values decide; "
+        f"{time_text(round_us)} a round of {found.drafted:,} drafts: {time_text(best_us)} a token "
+        "if all are, as long as the round if none is"
+    )
 
 
 def _prompt_text(found: Generation) -> str:
@@ -124,12 +143,13 @@ def phases_json(phases: Phases | None) -> dict[str, Any]:
             "tokens_per_s": None,
             "kv_bytes_per_token": None,
             "kv_tokens_free": None,
+            "drafts": None,
         }
     found = phases.generation
     first_us, last_us = phases.tpot_us
     rows = [
         _row("prefill", 1, found.samples, found.prompt, found.ttft_us - found.encode_us),
-        _row("decode", len(found.decodes), found.samples, 1, sum(phases.tpot_us) / 2),
+        _row("decode", len(found.decodes), found.samples, 1 + found.drafted, _decode_us(phases)),
     ]
     if found.encode_us:
         rows.insert(0, _row("encode", 1, found.samples, found.encoded, found.encode_us))
@@ -141,12 +161,32 @@ def phases_json(phases: Phases | None) -> dict[str, Any]:
             "last": round(last_us, 3),
             "first_context": found.first_context,
             "last_context": found.last_context,
-            "us_per_context": round(found.us_per_context, 6),
+            "us_per_context": round(found.us_per_context / found.tokens_per_round(), 6),
         },
         "tokens_per_s": round(phases.tokens_per_s, 3),
         "kv_bytes_per_token": phases.kv_bytes_per_token,
         "kv_tokens_free": phases.kv_tokens_free,
+        "drafts": _drafts_json(found),
     }
+
+
+def _drafts_json(found: Generation) -> dict[str, float] | None:
+    """Tokens drafted a round, its microseconds at the first context, and what is assumed of it."""
+    if not found.drafted:
+        return None
+    return {
+        "tokens": found.drafted,
+        "round_us": round(found.tpot_us(found.first_context, acceptance=0.0), 3),
+        "assumed_acceptance": ASSUMED_ACCEPTANCE,
+        "tokens_per_round": round(found.tokens_per_round(), 6),
+    }
+
+
+def _decode_us(phases: Phases) -> float:
+    """Microseconds of a decode step, or of a round, halfway between first and last context."""
+    found = phases.generation
+    ends = (found.first_context, found.last_context)
+    return sum(found.tpot_us(context, acceptance=0.0) for context in ends) / 2
 
 
 def _row(phase: str, calls: int, samples: int, tokens: int, latency_us: float) -> dict[str, Any]:

@@ -100,11 +100,13 @@ class Recorder:
         self.tape = Tape(max_ops, stacks)
         self.attribution = Attribution()
         self.storages = StorageWatch(self.tape, self.attribution)
-        self.cutter = StepCutter(self.tape, self.attribution, self.storages, steady_steps)
+        self.inputs = StepInputs(self.tape, self.attribution, self.storages)
+        self.cutter = StepCutter(
+            self.tape, self.attribution, self.storages, steady_steps, self.inputs.may_draft
+        )
         self.operators = OperatorCalls(self.tape, self.mode, lambda: bool(self.doing))
         # One step of each kind is enough for its operators.
         self.cutter.on_step.subscribe(lambda is_repeated: self.operators.follow(not is_repeated))
-        self.inputs = StepInputs(self.tape, self.attribution, self.storages)
         self.fake_kernels = FakeKernels(self.mode, self.devices)
         self.pinned = PinnedMemory(self.mode)
         self.known = KnownValues()

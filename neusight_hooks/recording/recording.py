@@ -294,11 +294,15 @@ class HostWork:
 class ModelInput:
     """A model is about to be called without gradients, with token ids [`samples`, `length`] or with
     something else (`length` 0; `samples` 0 where they are not known). `is_decode`: one new token
-    for each sequence, after those that entered before."""
+    for each sequence, after those that entered before. `drafted`: so many of the tokens are
+    proposals that it verifies (speculative decoding), made by the `draft_calls` calls of another
+    model before this one; 0 where they were found otherwise."""
 
     samples: int
     length: int
     is_decode: bool = False
+    drafted: int = 0
+    draft_calls: int = 0
 
 
 Entry = (

@@ -76,6 +76,9 @@ _MOST_REPLAYED = 2_000_000
 
 T = TypeVar("T")
 
+#: A `ModelInput` of drafted tokens, with what is 0 of others.
+_VERIFIED = "verified_input"
+
 _PLAIN: dict[str, type] = {
     "empty_cache": EmptyCache,
     "event_record": EventRecord,
@@ -83,8 +86,9 @@ _PLAIN: dict[str, type] = {
     "host_work": HostWork,
     "mark": Mark,
     "model_input": ModelInput,
+    _VERIFIED: ModelInput,
 }
-_NAME_OF = {kind: name for name, kind in _PLAIN.items()}
+_NAME_OF = {kind: name for name, kind in _PLAIN.items() if name != _VERIFIED}
 _ENTRIES = frozenset({"a", "p", "f", "s", *_PLAIN})
 
 
@@ -192,6 +196,10 @@ def _encode(recording: Recording) -> dict[str, Any]:
             stack = stacks.number(entry.stack)
             return ["s", entry.reason, entry.source, entry.stream, entry.event, stack]
         names = type(entry).__slots__
+        if isinstance(entry, ModelInput):
+            if entry.drafted:
+                return [_VERIFIED, *(getattr(entry, name) for name in names)]
+            names = names[:3]
         return [_NAME_OF[type(entry)], *(getattr(entry, name) for name in names)]
 
     steps = [
@@ -321,6 +329,7 @@ _ROWS: dict[str, tuple[_Check, ...]] = {
     "host_work": (_is_text, _is_text, _is_duration, is_count),
     "mark": (_is_text, _is_one_of(MarkKind), _is_text, _is_text),
     "model_input": (_is_text, is_count, is_count, _is_flag),
+    _VERIFIED: (_is_text, is_count, is_count, _is_flag, is_count, is_count),
     "step": (_is_one_of(StepKind), is_count, lambda value: isinstance(value, list)),
     "batch": (is_count, _is_none_or(is_count), _is_none_or(is_count), _is_text,
               _is_one_of(BatchSource)),

@@ -20,12 +20,17 @@ from neusight.serving.launches import EXPERTS, LaunchedKernel
 __all__ = ["is_router", "tensor_parallel"]
 
 
-def tensor_parallel(launches: Sequence[LaunchedKernel], ranks: int) -> tuple[LaunchedKernel, ...]:
+def tensor_parallel(
+    launches: Sequence[LaunchedKernel], ranks: int, *, expert_parallel: bool = False
+) -> tuple[LaunchedKernel, ...]:
     """What one of `ranks` GPUs launches under tensor parallelism, as Megatron cuts layers: the
     products that read the hidden state by columns, those that write it by rows with an all-reduce
-    after them, attention by heads, embedding and logits by words. OptionError where heads cannot be
-    shared evenly.
+    after them, attention by heads, embedding and logits by words. `expert_parallel`: each GPU has
+    its share of the experts whole, all taken to be chosen equally often. OptionError where heads
+    or experts cannot be shared evenly.
     """
+    if expert_parallel:
+        _require_experts(launches, ranks)
     if ranks == 1:
         return tuple(launches)
     groups = joined_products(launches)
@@ -48,18 +53,36 @@ def tensor_parallel(launches: Sequence[LaunchedKernel], ranks: int) -> tuple[Lau
             elif kernel.size.batch > 1 and kernel.name != EXPERTS:  # a problem for each head
                 found.append(launch._replace(kernel=_share(kernel, ranks)))
             elif is_cut and first_of.get(at, at) != column:
-                found.append(launch._replace(kernel=_by_rows(kernel, ranks)))
+                cut = _share if expert_parallel and kernel.name == EXPERTS else _by_rows
+                found.append(launch._replace(kernel=cut(kernel, ranks)))
                 is_cut = False
                 if kernel.name != EXPERTS:
                     found.append(_collective("all_reduce", kernel.bytes_written, launch, ranks))
             else:
-                found.append(launch._replace(kernel=_by_columns(kernel, ranks)))
+                cut = _share if expert_parallel and kernel.name == EXPERTS else _by_columns
+                found.append(launch._replace(kernel=cut(kernel, ranks)))
                 is_cut, column = True, first_of.get(at, at)
         else:
             found.append(launch._replace(kernel=_share(kernel, ranks)) if is_cut else launch)
             if kernel.name in ("embedding", "add_experts"):
                 found.append(_collective("all_reduce", kernel.bytes_written, launch, ranks))
     return tuple(found)
+
+
+def _require_experts(launches: Sequence[LaunchedKernel], ranks: int) -> None:
+    counts = {
+        item.kernel.size.batch
+        for item in launches
+        if item.kernel.name == EXPERTS and isinstance(item.kernel.size, GemmSize)
+    }
+    if not counts:
+        raise OptionError("--enable-expert-parallel: the model has no experts that are recognized")
+    for count in counts:
+        if count % ranks:
+            raise OptionError(
+                f"--enable-expert-parallel with --tp {ranks} does not share {count} experts "
+                "evenly. Choose a divisor."
+            )
 
 
 #: Kernels after a router's product: what chooses experts.

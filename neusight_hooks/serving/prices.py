@@ -152,6 +152,7 @@ def step_program(
     engine: Engine,
     parameter_bytes: int,
     ranks: int = 1,
+    expert_parallel: bool = False,
     quantization: str = "",
     kv_dtype: str = "",
     host_us: float = 0.0,
@@ -159,7 +160,8 @@ def step_program(
     adapters: Adapters | None = None,
 ) -> StepProgram:
     """The steps of a model that was recorded at some points, as an engine runs them on one of
-    `ranks` GPUs. `windows` is how far each attention looks, in order (0: all)."""
+    `ranks` GPUs, which share each expert or (`expert_parallel`) the experts. `windows` is how far
+    each attention looks, in order (0: all)."""
     changed: list[RecordedPoint] = []
     unmatched: dict[str, None] = {}
     layers: list[AttentionLayer] = []
@@ -181,7 +183,7 @@ def step_program(
         if quantization:
             launches = quantized(launches, quantization)
         weights_after = _weight_bytes(launches)
-        launches = tensor_parallel(launches, ranks)
+        launches = tensor_parallel(launches, ranks, expert_parallel=expert_parallel)
         without = _weight_bytes(launches)
         if adapters is not None:
             launches = adapted(launches, adapters)

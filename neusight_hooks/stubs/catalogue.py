@@ -9,13 +9,15 @@ class StubPackage(NamedTuple):
     """A package that others replace: the file in `stubs/packages` that holds them, the
     name and version of what `pip` would install.
 
-    `must_be_asked_for`: libraries find it too, since they use it where the program says so.
+    `must_be_asked_for`: libraries find it too, since they use it where the program says so;
+    `seekers`: only these do.
     """
 
     home: str
     distribution: str
     version: str
     must_be_asked_for: bool = False
+    seekers: tuple[str, ...] = ()
 
 
 #: By the name that a program imports. The versions are those whose manuals the functions follow.
@@ -26,6 +28,9 @@ CATALOGUE: dict[str, StubPackage] = {
     "flash_attn": StubPackage("flash_attention", "flash-attn", "2.8.3", must_be_asked_for=True),
     "flash_attn_interface": StubPackage(
         "flash_attention_3", "flash-attn-3", "3.0.0", must_be_asked_for=True
+    ),
+    "gptqmodel": StubPackage(
+        "gptqmodel", "gptqmodel", "7.7.0", seekers=("transformers", "optimum")
     ),
     "causal_conv1d": StubPackage("mamba", "causal-conv1d", "1.5.2"),
     "mamba_ssm": StubPackage("mamba", "mamba-ssm", "2.2.5"),

@@ -148,7 +148,10 @@ def _may_find(package: str) -> bool:
     frame, between = _caller()
     if frame is None:
         return True
-    if _name_of(frame).partition(".")[0] in TAKE_WHAT_IS_THERE:
+    library = _name_of(frame).partition(".")[0]
+    if library in stub.seekers:
+        return True
+    if library in TAKE_WHAT_IS_THERE:
         return False
     is_absent = is_optional(frame, between) and lacks_what_is_imported(
         package, frame, _modules_of(package)

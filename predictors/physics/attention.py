@@ -132,6 +132,13 @@ _FLASH_2_FLOOR_FACTOR = 1.0
 _FLASH_2_MAJORS = (9, 10)
 _HOPPER = 9
 
+#: FlashAttention-2 backward on Hopper: clocks of a CTA beside its pairs of tiles, how many times
+#: as long as the exponentials its work on the cores takes, and what its products reach of the
+#: forward's as above (H100, 29 shapes in bf16, benchmarks/measured/h100; 15 in fp16 not used).
+_FLASH_2_BACKWARD_CTA_CLOCKS = 15_500.0
+_FLASH_2_BACKWARD_CORE_WORK = 2.4
+_FLASH_2_BACKWARD = 0.885
+
 #: cuDNN's forward on Hopper: clocks of a CTA beside its pairs of tiles, and the share of the
 #: longest CTA's time that a causal mask adds (H100, 15 shapes in benchmarks/measured/h100).
 _CUDNN_CTA_CLOCKS = 2000.0
@@ -233,6 +240,8 @@ def attention_timing(kernel: Kernel, gpu: GPU, *, sustained: bool) -> PhysicalTi
 def _cta_clocks(kernel: Kernel, size: AttentionSize, gpu: GPU) -> float:
     if _is_cudnn_of_hopper(kernel, size, gpu):
         return _CUDNN_CTA_CLOCKS
+    if _is_flash_2_backward_of_hopper(kernel, size, gpu):
+        return _FLASH_2_BACKWARD_CTA_CLOCKS
     return _EFFICIENT_CTA_CLOCKS if _is_efficient_of_hopper(kernel, gpu) else _CTA_CLOCKS
 
 
@@ -260,6 +269,12 @@ def _is_cudnn_of_hopper(kernel: Kernel, size: AttentionSize, gpu: GPU) -> bool:
     """Whether it is the forward of cuDNN on the GPU on which that was measured."""
     is_hopper = gpu.vendor == "nvidia" and gpu.compute_capability[0] == _HOPPER
     return kernel.variant == "cudnn_attention" and is_hopper and not size.backward
+
+
+def _is_flash_2_backward_of_hopper(kernel: Kernel, size: AttentionSize, gpu: GPU) -> bool:
+    """The same of FlashAttention-2's backward."""
+    is_hopper = gpu.vendor == "nvidia" and gpu.compute_capability[0] == _HOPPER
+    return kernel.variant == "flash_attention" and is_hopper and size.backward
 
 
 def _is_efficient_of_hopper(kernel: Kernel, gpu: GPU) -> bool:
@@ -342,26 +357,24 @@ def _pair_us(kernel: Kernel, size: AttentionSize, gpu: GPU, *, sustained: bool) 
     hides_exponentials = _is_flash_2(kernel, size, gpu) and gpu.compute_capability[0] == _HOPPER
     share = _FLASH_2_FORWARD_HOPPER if hides_exponentials else _share(implementation, gpu)
     reached = min(1.0, utilization_of(gpu, compute, sustained=sustained) * share)
-    if size.backward:
-        reached *= _backward_share(implementation, gpu, is_efficient_of_hopper)
+    is_flash_2_backward = _is_flash_2_backward_of_hopper(kernel, size, gpu)
+    if is_efficient_of_hopper and size.backward:
+        reached *= _EFFICIENT_BACKWARD
+    elif is_flash_2_backward:
+        reached *= _FLASH_2_BACKWARD
+    elif size.backward:
+        reached *= (_FLASH_2 if gpu.vendor == "amd" else implementation).backward
     if size.head_dim_v > _longest_kept_head_dim(gpu, is_efficient=is_efficient):
         reached *= SPILLED_SHARE
     matrix_us = 2.0 * scores * depth / (sm_peak * reached)
     exponential_us = scores / (exponentials_per_clock(gpu) * gpu.clock_hz * 1e-6)
     if is_efficient_of_hopper and (size.seq_kv > TILE_KV or not size.backward):
         exponential_us *= _EFFICIENT_CORE_WORK[size.backward]
+    if is_flash_2_backward:
+        exponential_us *= _FLASH_2_BACKWARD_CORE_WORK
     if hides_exponentials:
         return max(matrix_us, exponential_us)
     return implementation.times[size.backward] * (matrix_us + exponential_us)
-
-
-def _backward_share(
-    implementation: _Implementation, gpu: GPU, is_efficient_of_hopper: bool
-) -> float:
-    """What the backward pass reaches of the forward's throughput."""
-    if is_efficient_of_hopper:
-        return _EFFICIENT_BACKWARD
-    return (_FLASH_2 if gpu.vendor == "amd" else implementation).backward
 
 
 def exponentials_per_clock(gpu: GPU) -> float:

@@ -387,7 +387,7 @@ def test_the_faster_rank_is_seen_to_wait_for_the_slower(
     step = collectives[NUM_COLLECTIVES : 2 * NUM_COLLECTIVES]
     # What lies under the host's call of a collective it takes for communication of that one.
     waited_us = sum(kernel.waited_ns for kernel in step) / 1000
-    assert waits["node0_0"][1] == pytest.approx(waited_us, rel=0.05)
+    assert waits["node0_0"][1] == pytest.approx(waited_us, abs=40)
     assert waits["node1_1"][1] == 0
     assert waits["node0_0"][0] == waits["node1_1"][0] >= NUM_COLLECTIVES * COLLECTIVE_US
     shown = 3  # of five equal steps the first two and the last

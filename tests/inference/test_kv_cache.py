@@ -125,6 +125,34 @@ def test_a_cache_holds_keys_and_values_of_each_layer(
     assert kv_bytes_per_token(recorded(program)) == BYTES_PER_TOKEN
 
 
+class Packing(nn.Module):
+    """Keeps a prompt in four bits, and tokens after it as they are until there are enough."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(100, WIDTH, dtype=torch.float16)
+        self.packed: torch.Tensor | None = None
+        self.late = torch.zeros(0)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.tokens(ids)
+        if self.packed is None:
+            halves = (x * 7).to(torch.uint8)
+            self.packed, self.late = halves[..., ::2] | (halves[..., 1::2] << 4), x[:, :0]
+        self.late = torch.cat((self.late, x if ids.shape[1] == 1 else x[:, :0]), 1)
+        out: torch.Tensor = (self.late.sum() + self.packed.sum() + x)[:, -1:, 0].long()
+        return out
+
+
+def test_a_quantized_cache_holds_what_is_packed() -> None:
+    def program(ids: torch.Tensor) -> None:
+        model = Packing().cuda()
+        for _ in range(8):
+            ids = model(ids)
+
+    assert kv_bytes_per_token(recorded(program)) == pytest.approx(WIDTH / 2, rel=0.05)
+
+
 class Recurrent(nn.Module):
     """Its state is as large whatever entered."""
 

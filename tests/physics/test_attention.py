@@ -157,7 +157,7 @@ def test_the_efficient_kernel_spills_long_rows() -> None:
 
 #: Shapes out of benchmarks/measured/h100: backend, whether backward, batch, heads, tokens, head
 #: dimension, whether causal, and the time of that kernel, µs.
-MEASURED = [
+MEASURED: list[tuple[Variant, int, int, int, int, bool, float]] = [
     ("cudnn_attention", 64, 12, 128, 64, False, 17.1),
     ("cudnn_attention", 32, 12, 197, 64, False, 24.1),
     ("cudnn_attention", 8, 12, 1024, 64, True, 46.2),
@@ -175,7 +175,13 @@ MEASURED = [
     ("name", "batch", "heads", "tokens", "head_dim", "causal", "measured_us"), MEASURED
 )
 def test_an_h100_took_about_as_long(
-    name: str, batch: int, heads: int, tokens: int, head_dim: int, causal: bool, measured_us: float
+    name: Variant,
+    batch: int,
+    heads: int,
+    tokens: int,
+    head_dim: int,
+    causal: bool,
+    measured_us: float,
 ) -> None:
     kernel = Kernel.attention(
         batch, heads, heads, tokens, tokens, head_dim, causal=causal, dtype="bfloat16", name=name

@@ -337,6 +337,27 @@ def test_experts_are_cut_and_their_sum_added_up_once() -> None:
     assert [item.kernel.name for item in found].count("all_reduce") == 1
 
 
+def test_whole_experts_are_shared_by_ranks() -> None:
+    launches = engine_launches(experts(), tokens=TOKENS).launches
+    found = tensor_parallel(launches, 2, expert_parallel=True)
+
+    whole = [item.kernel for item in launches if item.kernel.name == EXPERTS]
+    shared = [item.kernel for item in found if item.kernel.name == EXPERTS]
+    for one, half in zip(whole, shared, strict=True):
+        assert isinstance(one.size, GemmSize)
+        assert half.size == one.size._replace(batch=one.size.batch // 2)
+        assert (half.flops, half.bytes_read) == (one.flops // 2, one.bytes_read // 2)
+    assert [item.kernel.name for item in found].count("all_reduce") == 1
+
+
+def test_experts_that_ranks_cannot_share_are_refused() -> None:
+    launches = engine_launches(experts(), tokens=TOKENS).launches
+    with pytest.raises(OptionError, match="does not share 4 experts evenly"):
+        tensor_parallel(launches, 3, expert_parallel=True)
+    with pytest.raises(OptionError, match="has no experts"):
+        tensor_parallel(engine_launches(model(), tokens=TOKENS).launches, 2, expert_parallel=True)
+
+
 def test_heads_that_ranks_cannot_share_are_refused() -> None:
     with pytest.raises(OptionError, match="does not share 4 heads"):
         tensor_parallel(engine_launches(model(), tokens=TOKENS).launches, 3)

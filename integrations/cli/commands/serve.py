@@ -53,6 +53,8 @@ def _add_deployment(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--tp", default="1", metavar="N[,N…]",
                        help="GPUs that share each layer (tensor parallel), also several to "
                        "compare (1)")  # fmt: skip
+    serve.add_argument("--enable-expert-parallel", action="store_true",
+                       help="GPUs of --tp have whole experts, not a part of each")  # fmt: skip
     serve.add_argument("--replicas", type=int, default=1, metavar="N",
                        help="copies of the server that share the requests (1)")  # fmt: skip
     serve.add_argument("--quantization", default="none", metavar="NAME[,NAME…]",
@@ -222,6 +224,7 @@ def _settings(options: argparse.Namespace) -> ServerSettings:
         drafts=options.speculative_tokens,
         acceptance=options.acceptance,
         adapters=_adapters(options),
+        expert_parallel=options.enable_expert_parallel,
         seed=options.seed,
     )
 

@@ -1,4 +1,5 @@
-"""Kernels of bitsandbytes: products with weights of four and eight bits, and its optimizers."""
+"""Products with weights of four and eight bits, of bitsandbytes and of GPT-QModel, and the
+optimizers of bitsandbytes."""
 
 from __future__ import annotations
 
@@ -64,6 +65,21 @@ def gemv_4bit(
     result = new_tensor((*A.shape[:-1], shapeB[0]), A.dtype, A.device)
     weight = (B, *gpu_tensors(others.values()))
     return packed_weight_kernels(A, weight, result, "packed_rows", name="gemm_4bit")
+
+
+@register_op("gptqmodel::marlin_gemm")
+def marlin_gemm(
+    call: OpSignature,
+    *,
+    input: TensorSpec,
+    qweight: TensorSpec,
+    scales: TensorSpec,
+    qzeros: TensorSpec | None = None,
+    bias: TensorSpec | None = None,
+) -> list[Kernel]:
+    """A Linear whose weight is unpacked as it is read, whatever the number of rows."""
+    weight = (qweight, scales, qzeros, bias)
+    return packed_weight_kernels(input, weight, output(call), "packed_tiles", name="marlin_gemm")
 
 
 @register_op("bitsandbytes::int8_linear_matmul")

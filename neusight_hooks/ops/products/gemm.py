@@ -358,6 +358,27 @@ def scaled_mm(
     return [replace(gemm, bytes_read=read)]
 
 
+@register_op("finegrained_fp8::matmul_2d")
+def block_scaled_mm(
+    call: OpSignature, math: MathMode, *, input: TensorSpec, weight: TensorSpec, scales: TensorSpec
+) -> list[Kernel]:
+    """A product with a weight of 8-bit floats and scales of its blocks, which quantizes its rows as
+    it reads them."""
+    m, (n, k) = product(input.shape[:-1]), weight.shape
+    if m * n * k == 0:
+        return []
+    gemm = Kernel.gemm(
+        m,
+        n,
+        k,
+        dtype=weight.dtype,
+        out_dtype=output(call).dtype,
+        compute=compute_for_matmul(weight.dtype, math),
+        name="scaled_gemm_by_row",
+    )
+    return [replace(gemm, bytes_read=num_bytes((input, weight, scales)))]
+
+
 @register_op("aten::_grouped_mm", "aten::_scaled_grouped_mm", "aten::_scaled_grouped_mm_v2")
 def grouped_mm(
     call: OpSignature,

@@ -38,8 +38,19 @@ def _nonzero(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
             recorder.known.set(out, recorder.known.of(mask).nonzero())
         if recorder.known.is_invented(mask):
             recorder.known.record_invented(out)
+    elif mask not in recorder.known and recorder.known.may_hold(out):
+        with recorder.mode.inside():
+            recorder.known.set(out, _spread(shape[0], tuple(mask.shape)))
+        recorder.known.record_invented(out)
     recorder.wait("nonzero")
     return out
+
+
+def _spread(number: int, shape: tuple[int, ...]) -> torch.Tensor:
+    """The places of so many elements at equal distances: a search goes on with what it finds."""
+    size = math.prod(shape)
+    places = torch.arange(number, device="cpu") * size // max(1, number)
+    return torch.stack(torch.unravel_index(places, shape), 1) if shape else places.new_zeros(1, 0)
 
 
 @handles(aten.masked_select.default)

@@ -115,6 +115,12 @@ def _of_calls(calls: Sequence[_CountedInput], *, learns: bool) -> Batch:
         by_owner[item.taped.owner].append(item)
     if learns:
         return _largest([_together(_passes(items), "into") for items in by_owner.values()])
+    verified = [item.taped for item in calls if item.taped.drafted]
+    if verified:
+        batch = _together(verified[:1], "into")
+        return replace(
+            batch, samples=None, tokens=None, known_by=f"drafted tokens verified, {batch.known_by}"
+        )
     decoding = [items for items in by_owner.values() if any(i.taped.is_decode for i in items)]
     prompts = [item for item in calls if item.taped.is_prompt]
     return _largest([_inferred([*prompts, *items]) for items in decoding or by_owner.values()])

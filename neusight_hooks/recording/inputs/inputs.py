@@ -7,6 +7,8 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
+from types import FrameType
 from typing import Any
 
 import torch
@@ -15,7 +17,7 @@ from neusight.recording.attribution import Attribution
 from neusight.recording.call_stack import program_line
 from neusight.recording.inputs.sizes import size_of, size_of_loaded, tensors_in
 from neusight.recording.storages import StorageWatch
-from neusight.recording.tape import Tape, TapedInput, TapedOp
+from neusight.recording.tape import MOST_DRAFTS, Tape, TapedInput, TapedOp
 from neusight.recording.tensor import ForecastTensor
 
 #: Calls that a backward pass may still come to, and calls whose outputs are known as such.
@@ -35,6 +37,18 @@ _PRODUCTS = {
 #: Autograd nodes looked at to find which call an input was computed from.
 _MAX_NODES = 32
 
+#: Tokens that enter a draft model at most to decode one: its own last one, where it was accepted,
+#: and the one that was chosen after it.
+_MOST_ENTERING = 2
+
+#: Tokens with which a decoder starts at most whose prompt an encoder reads.
+_MOST_START_TOKENS = 4
+
+#: The loop of transformers (4.30 to 5.24) in which proposed tokens are verified, the method that
+#: calls it and other loops, and frames above the call of a model in which they are looked for.
+_ASSISTED_DECODING, _GENERATE = "_assisted_decoding", "generate"
+_MOST_FRAMES = 32
+
 _sequence_nr = torch.autograd._get_sequence_nr  # type: ignore[attr-defined]
 _graph_task = torch._C._current_graph_task_id
 
@@ -53,6 +67,10 @@ class StepInputs:
         #: The last call of token ids of each owner.
         self._last_ids: dict[object, TapedInput] = {}
         self._last_inference: TapedInput | None = None
+        #: Calls of token ids without gradients, of all owners.
+        self._ids: deque[TapedInput] = deque(maxlen=MOST_DRAFTS + 2)
+        #: The most tokens that entered each of them at once.
+        self._longest: dict[object, int] = {}
         #: What the last op in backward was about: its pass, and the numbers of its call.
         self._last_use = (-1, 0, 0)
         #: Whether a product was seen since the last backward pass.
@@ -137,7 +155,48 @@ class StepInputs:
                 last = last or before  # one function reads the prompt, another one decodes
             else:
                 call.follows_encoder = True
-        call.is_decode = _goes_on(last, call)
+        if last is not None:
+            call.drafted, call.draft_calls = self._drafts_of(last, call)
+        call.is_decode = not call.drafted and _goes_on(last, call)
+        self._ids.append(call)
+        self._longest[call.owner] = max(call.shape[1], self._longest.get(call.owner, 0))
+
+    def _drafts_of(self, last: TapedInput, call: TapedInput) -> tuple[int, int]:
+        """How many of a call's tokens are proposals that it verifies, and how many calls of another
+        model came before it: where transformers says so, or another model that has read the prompt
+        too has decoded so many tokens since this one's last call."""
+        drafted = call.shape[1] - 1
+        if not 0 < drafted <= MOST_DRAFTS:
+            return 0, 0
+        since = list(takewhile(lambda other: other.owner != call.owner, reversed(self._ids)))
+        if _is_in_assisted_decoding():
+            return drafted, len(since)
+        is_prompt = not last.drafted
+        if not drafted <= len(since) <= drafted + 1 or last.shape[1] <= drafted + is_prompt:
+            return 0, 0
+        draft = since[0].owner
+        decoding = since[:-1] if since[-1].shape[1] > _MOST_ENTERING else since
+        are_drafts = self._longest[draft] > _MOST_START_TOKENS and all(
+            (other.owner, other.shape[0], other.drafted) == (draft, call.shape[0], 0)
+            and other.shape[1] <= _MOST_ENTERING
+            for other in decoding
+        )
+        return (drafted, len(since)) if decoding and are_drafts else (0, 0)
+
+    def may_draft(self) -> bool:
+        """Whether the last call decoded for another model, which has read a prompt as well: it was
+        called before, and not too long ago."""
+        if not self._ids or self._ids[-1] is not self._last_inference:
+            return False
+        call = self._ids[-1]
+        if call.drafted:
+            return False
+        since = list(takewhile(lambda other: other.owner == call.owner, reversed(self._ids)))
+        if len(since) > MOST_DRAFTS or len(since) == len(self._ids):
+            return False
+        other = self._ids[-1 - len(since)]
+        have_read = min(self._longest[call.owner], self._longest[other.owner])
+        return other.shape[0] == call.shape[0] and have_read > _MOST_START_TOKENS
 
     def multiplied(self, op: TapedOp, args: Sequence[Any]) -> None:
         """An op that autograd follows ran outside of modules: the first product of a pass says what
@@ -237,6 +296,17 @@ def _unfolded(data: torch.Tensor) -> torch.Tensor:
     if whole is None or whole.numel() != data.numel() or whole.shape[-1] != data.shape[-1]:
         return data
     return whole
+
+
+def _is_in_assisted_decoding() -> bool:
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(_MOST_FRAMES):
+        if frame is None or frame.f_code.co_name == _GENERATE:
+            return False
+        if frame.f_code.co_name == _ASSISTED_DECODING:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _goes_on(last: TapedInput | None, call: TapedInput) -> bool:

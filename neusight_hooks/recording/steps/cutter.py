@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import cast
 
 import torch
@@ -23,6 +23,7 @@ from neusight.recording.steps.period_detection import (
 from neusight.recording.steps.writer import StepWriter
 from neusight.recording.storages import StorageWatch
 from neusight.recording.tape import (
+    MOST_DRAFTS,
     EnoughSteps,
     Listeners,
     Tape,
@@ -75,7 +76,8 @@ class StepCutter:
     else (c) where a forward follows a backward and there is no optimizer, else (d) when the
     outermost module returns and nothing is trained, else (e) where the ops of a loop repeat. What
     makes a cycle is found by `PeriodDetector`. What comes before the first forward is the setup.
-    `steady_steps` ends the script after that many steps beyond the first.
+    `steady_steps` ends the script after that many steps beyond the first; `may_draft` says whether
+    what is decoded now may be proposals that another model verifies.
     """
 
     def __init__(
@@ -84,7 +86,9 @@ class StepCutter:
         attribution: Attribution,
         storages: StorageWatch,
         steady_steps: int | None = None,
+        may_draft: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._may_be_draft = may_draft
         #: Set by the first op of a backward pass in the open step.
         self.backward_seen = False
         #: While a CUDA graph is captured nothing happens yet.
@@ -126,6 +130,8 @@ class StepCutter:
         self._forward_ends: list[tuple[int, int]] = []
         self._infers = False
         self._method: MethodCall | None = None
+        # Whether a method that runs another model is taken to draft with it.
+        self._may_draft = True
         self._optimizers = Optimizers()
 
     @property
@@ -229,7 +235,7 @@ class StepCutter:
         is running made it."""
         position = self._tape.position()
         if self._method is None:
-            self._take(self._returns, turn, position)
+            self._take(self._returns, turn, position, may_decide=not self._may_be_draft())
         else:
             self._method.called.append((position, turn))
 
@@ -240,15 +246,24 @@ class StepCutter:
             num_ops = self._tape.gpu_ops - method.begin
             if method.end is not None:
                 self._method_ends(method.end, num_ops)
+            elif method.drafts and method.module() is module:
+                self._method = None  # what was drafted is a part of this call
+            elif method.drafts and len(method.called) >= MOST_DRAFTS:
+                self._may_draft = False
+                self._forget_method()
             elif method.module() is module or num_ops > _MAX_OPS_OF_METHOD:
                 self._forget_method()
         may_be_called = module is not None and not (torch.is_grad_enabled() or self._may_train)
         if self._method is None and may_be_called and not self._is_ignoring:
             assert module is not None
-            self._method = MethodCall.find(module, self._tape.gpu_ops, self._tape.position)
+            method = MethodCall.find(module, self._tape.gpu_ops, self._tape.position)
+            self._method = None if method and method.drafts and not self._may_draft else method
 
     def _method_ends(self, end: int, num_ops: int) -> None:
         assert self._method is not None
+        if self._method.drafts:
+            self._forget_method()  # its own model was not called after what was drafted
+            return
         if num_ops > _OPS_OF_LONG_METHOD and self._steady_steps is not None:
             self._steady_steps = min(self._steady_steps, 1)
         turn = self._names.of_method(self._method.name)
@@ -370,7 +385,8 @@ class StepCutter:
         self, turns: PeriodDetector, token: Hashable, end: int, *, may_decide: bool = True
     ) -> None:
         found = turns.take(token, end, may_decide=may_decide)
-        waits = not found and not turns.pattern
+        # Drafts alone say nothing: the call that verifies them ends the step.
+        waits = not found and not turns.pattern and (may_decide or turns is not self._returns)
         is_longer = turns is self._updates and self._most_rolled_out > 0
         if waits and self.lookahead.is_over(len(turns), self._tape.gpu_ops, is_longer=is_longer):
             found = turns.settle()

@@ -21,12 +21,20 @@ class MethodCall:
     """A call of a method, from outside of any module, that calls parts of its module.
 
     `end` is the position at which it returned, None while it runs: its frame holds an object that
-    dies with it.
+    dies with it. Where `drafts`, it has another model generate instead, which is a part of the next
+    call of its own module.
     """
 
     def __init__(
-        self, module: torch.nn.Module, frame: FrameType, begin: int, position: Callable[[], int]
+        self,
+        module: torch.nn.Module,
+        frame: FrameType,
+        begin: int,
+        position: Callable[[], int],
+        *,
+        drafts: bool = False,
     ) -> None:
+        self.drafts = drafts
         self.module = weakref.ref(module)
         self.name = f"{type(module).__name__}.{frame.f_code.co_name}"
         self.end: int | None = None
@@ -51,23 +59,29 @@ class MethodCall:
     def find(module: torch.nn.Module, begin: int, position: Callable[[], int]) -> MethodCall | None:
         """The outermost method that is running whose module contains the one that is called. None
         where there is none, where the module calls itself as `generate` does, which makes each
-        such call a step, and under a debugger."""
+        such call a step, and under a debugger. Where a method of another module calls that
+        `generate`, it is that method, which drafts."""
         found: tuple[torch.nn.Module, FrameType] | None = None
         frame: FrameType | None = sys._getframe(1)
+        generates = False
         for _ in range(_MAX_FRAMES):
             if frame is None:
                 break
             owner = None if _is_foreign(frame) else _first_argument(frame)
             if owner is module:
-                return None
-            if isinstance(owner, torch.nn.Module) and any(
-                part is module for part in owner.modules()
-            ):
-                found = owner, frame
+                found, generates = None, True
+            elif isinstance(owner, torch.nn.Module):
+                contains = any(part is module for part in owner.modules())
+                if contains and generates:
+                    return None
+                if contains or generates:
+                    found = owner, frame
+                if generates:
+                    break
             frame = frame.f_back
-        if found is None or sys.gettrace() is not None or found[1].f_trace is not None:
+        if found is None or sys.gettrace() is not None or not _is_free(found[1]):
             return None
-        return MethodCall(*found, begin, position)
+        return MethodCall(*found, begin, position, drafts=generates)
 
 
 class _HeldByFrame:
@@ -75,6 +89,10 @@ class _HeldByFrame:
 
     def __call__(self, *args: Any) -> None:
         return None
+
+
+def _is_free(frame: FrameType) -> bool:
+    return frame.f_trace is None or isinstance(frame.f_trace, _HeldByFrame)
 
 
 def _is_foreign(frame: FrameType) -> bool:

@@ -80,8 +80,11 @@ class PeriodDetector:
         if self._tokens and not self.pattern:
             count = len(self._tokens)
             first, period = 0, count - self._borders.last
-            if period == count:  # nothing of the beginning came again
-                first, period = period_at_end(self._tokens)
+            if count < 2 * period:
+                at, at_end = period_at_end(self._tokens)
+                # Nothing of the beginning came again, or less than what most turns repeat.
+                if period == count or (at_end > 1 and 2 * at < count):
+                    first, period = at, at_end
             found = self._group(first, period or count)
         if self._tokens and not is_cut_short:
             found = [*found, self._ends[-1]]

@@ -134,7 +134,8 @@ class StepWriter:
             elif entry.is_inference:
                 length = entry.shape[1] if entry.tokens is not None else 0
                 goes_on = entry.is_decode and not entry.follows_encoder
-                entries.append(ModelInput(entry.samples or 0, length, goes_on))
+                drafts = entry.drafted, entry.draft_calls
+                entries.append(ModelInput(entry.samples or 0, length, goes_on, *drafts))
         freed.sort(key=_storage_of)
         return [*entries, *freed], ordinal
 

@@ -51,6 +51,13 @@ def test_unknown_masks_select_half() -> None:
     assert values_of(program) == (500, 1)
 
 
+def test_what_unknown_masks_select_lies_at_equal_distances() -> None:
+    def program() -> list[list[int]]:
+        return (torch.randn(2, 50, device="cuda") > 0).nonzero().tolist()
+
+    assert values_of(program) == [[row, column] for row in (0, 1) for column in range(0, 50, 2)]
+
+
 def test_positions_lie_in_memory_axis_by_axis() -> None:
     strides = values_of(lambda: torch.ones(4, 3, device="cuda").nonzero().stride())
 

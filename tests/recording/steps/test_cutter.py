@@ -24,6 +24,7 @@ from neusight.recording.recording import (
     EventWait,
     Free,
     HostWork,
+    ModelInput,
     OpCall,
     Recording,
     Step,
@@ -1178,3 +1179,24 @@ def test_equal_modules_without_names_of_their_own_are_not_named() -> None:
     forecast = forecast_of(train)
 
     assert step_is(forecast) == "one step of Adam, then one step of Adam"
+
+
+# -- speculative decoding --------------------------------------------------------------------------
+
+
+def test_a_round_of_drafts_and_their_verification_is_a_step() -> None:
+    def program() -> None:
+        target, draft = (nn.Sequential(nn.Embedding(64, 8), nn.Linear(8, 64)).cuda() for _ in "ab")
+        ids = torch.zeros(1, 32, dtype=torch.long, device="cuda")
+        with torch.no_grad():
+            target(ids), draft(ids)
+            for _ in range(200):
+                for _ in range(4):
+                    draft(ids[:, :1])
+                target(ids[:, :5])
+
+    steps, stopped = recorded(program, steady_steps=5, lookahead=Lookahead(least_ops=100))
+
+    inputs = [entry for entry in steps[-1].entries if isinstance(entry, ModelInput)]
+    assert stopped is EnoughSteps
+    assert [(entry.length, entry.drafted) for entry in inputs] == [(1, 0)] * 4 + [(5, 4)]
