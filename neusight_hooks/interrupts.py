@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -56,24 +56,32 @@ def runs_the_program(function: F) -> F:
 
 
 @contextlib.contextmanager
+def handled_by(handlers: Mapping[int, Callable[[int, FrameType | None], object]]) -> Iterator[None]:
+    """While open, these are the handlers of signals that are not ignored (as under nohup). Only the
+    main thread may set any: in others nothing changes."""
+    before: dict[int, Any] = {}
+    try:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in handlers.items():
+                former = signal.getsignal(number)
+                if former not in (None, signal.SIG_IGN):
+                    before[number] = former
+                    signal.signal(number, handler)
+        yield
+    finally:
+        for number, former in before.items():
+            signal.signal(number, former)
+
+
+@contextlib.contextmanager
 def signals_held() -> Iterator[None]:
     """While open, what ends a process from outside waits; then it comes. By handlers, not by the
     mask of signals: other threads would take them. Only the main thread is notified."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     came: list[int] = []
-    before: dict[int, Any] = {}
     try:
-        for number in dict.fromkeys(ENDING_SIGNALS):
-            handler = signal.getsignal(number)
-            if handler not in (None, signal.SIG_IGN):
-                before[number] = handler
-                signal.signal(number, lambda number, frame: came.append(number))
-        yield
+        with handled_by(dict.fromkeys(ENDING_SIGNALS, lambda number, frame: came.append(number))):
+            yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
         for number in dict.fromkeys(came):
             signal.raise_signal(number)
 

@@ -203,6 +203,13 @@ MOVES_AND_REMOVALS = {
     "seen = os.path.lexists('checkpoint-1')",
     "rmtree, then the folder again": "shutil.rmtree('checkpoint-1'); os.makedirs('checkpoint-1')\n"
     "open('checkpoint-1/x', 'w').write('x'); seen = os.listdir('checkpoint-1')",
+    "rmtree, then a file of it again, and gone again": "shutil.rmtree('checkpoint-1')\n"
+    "os.makedirs('checkpoint-1'); open('checkpoint-1/state.json', 'w').write('x')\n"
+    "os.remove('checkpoint-1/state.json'); seen = os.listdir('checkpoint-1')",
+    "rmtree, then a file of it again, and moved": "shutil.rmtree('checkpoint-1')\n"
+    "os.makedirs('checkpoint-1'); open('checkpoint-1/state.json', 'w').write('x')\n"
+    "os.replace('checkpoint-1/state.json', 'checkpoint-1/s')\n"
+    "seen = (os.listdir('checkpoint-1'), open('checkpoint-1/s').read())",
     "keep the last two": "for n in range(4, 7):\n    os.makedirs(f'checkpoint-{n}')\n"
     "    torch.save({'step': n}, f'checkpoint-{n}/model.pt')\n"
     "    for old in sorted(glob.glob('checkpoint-*'))[:-2]:\n        shutil.rmtree(old)\n"

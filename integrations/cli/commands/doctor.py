@@ -21,6 +21,7 @@ from neusight.exit_codes import ExitCode
 from neusight.integrations.cli.files import report_problems, tried, write_json
 from neusight.integrations.program.guard.guarded_process import files_text, why_no_view
 from neusight.integrations.program.guard.landlock import is_available
+from neusight.integrations.program.guard.supervisor import why_unsupervised
 from neusight.predictors.terminal_text import printable_text
 
 HELP = "show what works in this environment"
@@ -33,6 +34,10 @@ _DISTRIBUTION = "neusight-hooks"
 #: Free bytes below which traces of large models may not fit.
 _LITTLE_SPACE_BYTES = 2**30
 _GIB = 2**30
+_VIEW_REMEDY = (
+    'What this covers: GUIDE.md, "Your files". A view needs user namespaces, or in a container the '
+    "capability SYS_ADMIN."
+)
 _MARKS: dict[State, str] = {"ok": "ok", "absent": "--", "problem": "!!"}
 
 
@@ -210,7 +215,8 @@ def _gpu(name: str) -> Finding:
 def _files(name: str) -> Finding:
     refusal = why_no_view()
     words = files_text("overlay" if refusal else "view", is_guarded=True)
-    return Finding(name, "ok" if not refusal or is_available() else "absent", words)
+    is_whole = not refusal or (is_available() and not why_unsupervised())
+    return Finding(name, "ok" if is_whole else "absent", words, _VIEW_REMEDY if refusal else "")
 
 
 def _tensorboard(name: str) -> Finding:

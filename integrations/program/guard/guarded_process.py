@@ -20,11 +20,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 from neusight.exit_codes import ExitCode
+from neusight.fake_cuda.overlay.python_functions import install_retries
+from neusight.fake_cuda.patching import Patches
 from neusight.fake_cuda.store.changes import keep as keep_changes
 from neusight.fake_cuda.store.changes import summary_of
+from neusight.fake_cuda.store.leftovers import remove_leftovers
+from neusight.fake_cuda.store.store import Store
 from neusight.integrations.program.guard.forking import (
     end_with_parent,
     fork,
@@ -45,14 +49,12 @@ from neusight.integrations.program.guard.writable_folders import (
 from neusight.interrupts import (
     ENDING_SIGNALS,
     RELAY,
+    handled_by,
     raises_from_here,
     signals_held,
     take_relayed,
 )
 from neusight.predictors.errors import OptionError
-
-if TYPE_CHECKING:
-    from neusight.fake_cuda.store.store import Store
 
 __all__ = [
     "FILES_VARIABLE",
@@ -81,6 +83,8 @@ _MEMORY = "/dev/shm"
 _PARENTS = (None, _MEMORY)
 #: Folder in the store, and file in it, for what the child has to tell.
 _ANSWER = "answer"
+#: File in the store that says why the child has no view.
+_REFUSAL = "refusal"
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 #: Said where a limit on files (ulimit -f) or a full disk stops it.
 _TOO_LARGE = "what was recorded could not be written to the temporary folder"
@@ -158,8 +162,6 @@ def in_guarded_process(
 def _in_guarded_process(
     work: Callable[[Store | None], T], words: Iterable[str], keep: str | None, interrupt: Any
 ) -> ProcessEnd[T]:
-    from neusight.fake_cuda.store.leftovers import remove_leftovers
-
     try:
         temporary = tempfile.gettempdir()
     except FileNotFoundError:
@@ -176,10 +178,9 @@ def _in_guarded_process(
             with _store(parent, keep) as store:
                 status = _run_in_view(work, store.folder, caches, interrupt)
                 if status is not None:
-                    layers = Layers(store.folder)
-                    ended = replace(_ended(status, store), files=summary_of(layers.changes()))
+                    changes = list(Layers(store.folder).changes())
+                    ended = replace(_ended(status, store), files=summary_of(changes))
                     if keep is not None:
-                        changes = layers.changes()
                         store.not_kept += keep_changes(changes, keep, store=store.folder)
                     return ended
         with _store(None, keep) as store:
@@ -190,8 +191,6 @@ def _in_guarded_process(
 @contextmanager
 def _store(parent: str | None, keep: str | None) -> Iterator[Store]:
     """A store for one process; at its end the files in it that are to be kept are."""
-    from neusight.fake_cuda.store.store import Store
-
     store = Store.create(parent=parent)
     try:
         (Path(store.folder) / _ANSWER).mkdir()
@@ -245,38 +244,19 @@ def _run_in_view(
     work: Callable[[Store | None], object], folder: str, caches: list[str], interrupt: Any
 ) -> int | None:
     """Status of the process; None where it could not have a view of its own."""
-    refusal = _Refusal()
+    refusal = Path(folder, _REFUSAL)
 
     def run() -> None:
-        if refusal.enter_view(folder, caches):
-            _answer(lambda: work(None), folder)
+        with refusal.open("w") as file:  # before the view: it is read outside
+            try:
+                enter_view(folder, [f"{folder}/{_ANSWER}", *caches])
+            except OSError as error:
+                file.write(error.strerror or str(error))
+                return
+        _answer(lambda: work(None), folder)
 
     status = _run_child(run, interrupt)
-    return None if refusal.text() else status
-
-
-class _Refusal:
-    """A pipe by which a forked process says why it has no view."""
-
-    def __init__(self) -> None:
-        self._read, self._write = os.pipe()
-
-    def enter_view(self, folder: str, caches: list[str]) -> bool:
-        """In the child: whether it has one."""
-        try:
-            enter_view(folder, [f"{folder}/{_ANSWER}", *caches])
-        except OSError as error:
-            os.write(self._write, (error.strerror or str(error)).encode())
-            return False
-        finally:
-            os.close(self._write)
-        return True
-
-    def text(self) -> str:
-        """In the parent, once the child has ended or has its view; empty where it has."""
-        os.close(self._write)
-        with os.fdopen(self._read, "rb") as file:
-            return file.read().decode()
+    return None if refusal.exists() and refusal.stat().st_size else status
 
 
 def _run_in_overlay(
@@ -284,10 +264,6 @@ def _run_in_overlay(
 ) -> ProcessEnd[Any]:
     """Its end where the kernel keeps the process from writing and this one does it instead, or,
     where it can be told to do neither, an overlay in the process alone."""
-    from neusight.fake_cuda.overlay.python_functions import install_retries
-    from neusight.fake_cuda.patching import Patches
-    from neusight.fake_cuda.store.store import Store
-
     folder = store.folder
     with _temporary_folder(folder) as temporary:
         supervisor = Supervisor(folder, [temporary, *allowed])
@@ -376,7 +352,13 @@ def _run_child(
     """Forks, and supervises the child until it has ended; its status."""
     for stream in filter(None, (sys.stdout, sys.stderr)):
         stream.flush()
-    with _signals_left_to_child() as signals:
+    signals = _Signals(is_supervised=supervisor is not None)
+    # Ctrl-C is the child's alone (the terminal tells both).
+    handlers = {
+        **dict.fromkeys(ENDING_SIGNALS, signals.terminate),
+        signal.SIGINT: signals.interrupt,
+    }
+    with handled_by(handlers):
         parent = os.getpid()
         # What comes before the child has handlers of its own comes to it afterwards.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, [*ENDING_SIGNALS, RELAY])
@@ -386,10 +368,10 @@ def _run_child(
         signals.child = child
         status: int | None = None
         try:
-            signals.send_what_came()
+            signals.send_interrupt(child)
+            signals.send_termination()
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             if supervisor is not None:
-                signals.waits = True
                 _serve_until_end(supervisor, signals)
             _, status = os.waitpid(child, 0)
         finally:
@@ -411,18 +393,18 @@ def _serve_until_end(supervisor: Supervisor, signals: _Signals) -> None:
         if waiting is not None:
             poll.register(waiting, select.POLLIN)
         while True:
-            is_waiting = supervisor.has_waiting or signals.num_held
+            is_waiting = supervisor.has_waiting or signals.is_interrupted
             events = poll.poll(_AGAIN_MS if is_waiting else None)
             # A signal would end an answer half-way, and the call would return nonsense.
             signal.pthread_sigmask(signal.SIG_BLOCK, [*ENDING_SIGNALS, RELAY])
             supervisor.serve_waiting()
             if not events:
-                signals.send_held()
+                signals.send_interrupt(signals.child)
             for number, event in events:
                 if number == ended:
                     return
                 if event & select.POLLIN:
-                    supervisor.serve(signals.send_held_to)
+                    supervisor.serve(signals.send_interrupt)
                 else:  # all processes that it held for have ended
                     poll.unregister(number)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -434,72 +416,40 @@ def _serve_until_end(supervisor: Supervisor, signals: _Signals) -> None:
 
 @dataclass
 class _Signals:
-    """What came while the child ran."""
+    """What came while the child ran, and is passed on. The terminal interrupts the child too, a
+    program may have interrupted this process alone: the child knows which."""
 
     child: int = 0
-    num_interrupts: int = 0
+    is_supervised: bool = False
+    is_interrupted: bool = False
     num_terminations: int = 0
-    #: Whether interrupts are held until `send_held`, and how many are.
-    waits: bool = False
-    num_held: int = 0
 
-    def send_what_came(self) -> None:
-        """What came before there was a child."""
-        if self.num_interrupts:
-            os.kill(self.child, RELAY)
-        if self.num_terminations:
-            os.kill(self.child, signal.SIGTERM)
+    def interrupt(self, number: int, frame: FrameType | None) -> None:
+        """Tells the child, or has it told when it is answered."""
+        self.is_interrupted = True
+        if not self.is_supervised:
+            self.send_interrupt(self.child)
 
-    def pass_interrupt_on(self, number: int, frame: FrameType | None) -> None:
-        """The terminal tells the child too, a program may have told this process alone: the child
-        knows which."""
-        self.num_interrupts += 1
-        if self.waits:
-            self.num_held += 1
-        else:
-            self._send(RELAY)
-
-    def send_held_to(self, process: int) -> None:
+    def send_interrupt(self, process: int) -> None:
         """Where the child waits for an answer, it hears of an interrupt after that: before the
         call was received, it would end the call (EINTR), which no program expects of a file."""
-        if process == self.child:
-            self.send_held()
-
-    def send_held(self) -> None:
-        """Sends what came meanwhile: as one, as the kernel does."""
-        if self.num_held:
-            self.num_held = 0
+        if self.is_interrupted and self.child and process == self.child:
+            self.is_interrupted = False
             self._send(RELAY)
 
     def terminate(self, number: int, frame: FrameType | None) -> None:
         """Tells the child, which may clean up; the second time it is ended at once."""
         self.num_terminations += 1
-        self._send(signal.SIGTERM if self.num_terminations == 1 else signal.SIGKILL)
+        self.send_termination()
+
+    def send_termination(self) -> None:
+        """What came of that."""
+        if self.child and self.num_terminations:
+            self._send(signal.SIGTERM if self.num_terminations == 1 else signal.SIGKILL)
 
     def _send(self, number: int) -> None:
-        if self.child:
-            with suppress(ProcessLookupError):
-                os.kill(self.child, number)
-
-
-@contextmanager
-def _signals_left_to_child() -> Iterator[_Signals]:
-    """While open, Ctrl-C is the child's alone (the terminal tells both), SIGTERM is passed on."""
-    signals = _Signals()
-    if threading.current_thread() is not threading.main_thread():
-        yield signals
-        return
-    before = {}
-    try:
-        for number in ENDING_SIGNALS:
-            is_interrupt = number == signal.SIGINT
-            if is_interrupt or signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
-                handler = signals.pass_interrupt_on if is_interrupt else signals.terminate
-                before[number] = signal.signal(number, handler)
-        yield signals
-    finally:
-        for number, former in before.items():
-            signal.signal(number, former)
+        with suppress(ProcessLookupError):
+            os.kill(self.child, number)
 
 
 @contextmanager
@@ -521,16 +471,8 @@ def ending_on_sigterm() -> Iterator[None]:
             is_ending = True
             raise Terminated
 
-    before = {
-        number: signal.signal(number, end)
-        for number in _ENDING_SIGNALS
-        if signal.getsignal(number) is not signal.SIG_IGN  # as under nohup
-    }
-    try:
+    with handled_by(dict.fromkeys(_ENDING_SIGNALS, end)):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _would_be_lost(frame: FrameType | None) -> bool:

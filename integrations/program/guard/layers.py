@@ -67,6 +67,8 @@ class _Layer(NamedTuple):
         self, upper: str, lower: str | None, path: str, *, is_moved: bool
     ) -> Iterator[Change]:
         """What differs in a folder: `lower` lies below it, which is all new where it was moved."""
+        if os.path.isdir(upper) and not os.access(upper, os.R_OK | os.X_OK):
+            os.chmod(upper, 0o700)  # as the script left it
         names = set(_names_in(upper))
         if is_moved and lower is not None:
             names.update(_names_in(lower))
@@ -103,15 +105,14 @@ class _Layer(NamedTuple):
                 below, is_moved = os.path.join(folder, moved_from.lstrip("/")), True
             elif _attribute(above, "opaque") is not None:
                 below = None
-                hidden = set(_names_in(path)) - set(_names_in(above))
+                below_here = [] if os.path.islink(path) else _names_in(path)
+                hidden = set(below_here) - set(_names_in(above))
                 yield from (Change(f"{path}/{name}", False, True, None) for name in sorted(hidden))
             yield from self.changes(above, below, path, is_moved=is_moved)
 
 
 def _names_in(folder: str) -> list[str]:
-    with suppress(FileNotFoundError, NotADirectoryError):
-        if not os.access(folder, os.R_OK | os.X_OK):
-            os.chmod(folder, 0o700)  # as the script left it
+    with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
         return os.listdir(folder)
     return []
 

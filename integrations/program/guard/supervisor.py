@@ -11,11 +11,14 @@ import ctypes
 import errno
 import os
 import socket
+import stat
 import struct
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
+from neusight.fake_cuda.overlay.overlay import LeftAloneError, Overlay
+from neusight.fake_cuda.store.store import Store
 from neusight.integrations.program.guard.forking import refusal_of
 from neusight.integrations.program.guard.seccomp import (
     CALLS,
@@ -29,8 +32,6 @@ from neusight.integrations.program.guard.seccomp import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-    from neusight.fake_cuda.overlay.overlay import Overlay
 
 __all__ = ["Supervisor", "why_unsupervised"]
 
@@ -59,9 +60,6 @@ class Supervisor:
     """Acts for a process and its children; in the folders `allowed` they may write themselves."""
 
     def __init__(self, folder: str, allowed: Iterable[str]) -> None:
-        from neusight.fake_cuda.overlay.overlay import Overlay
-        from neusight.fake_cuda.store.store import Store
-
         self._overlay = Overlay(Store(folder), left_alone=allowed)
         self._theirs, self._ours = socket.socketpair()
         self._listener: Listener | None = None
@@ -144,7 +142,7 @@ class Supervisor:
                 if not listener.is_waiting(request):
                     return
                 done = self._do(_Asked(request, memory.fileno(), self._overlay))
-        except _GoOn:
+        except (_GoOn, LeftAloneError):
             listener.go_on(request)
         except BlockingIOError:
             self._waiting.append(request)
@@ -168,13 +166,16 @@ class Supervisor:
 
     def _do(self, asked: _Asked) -> tuple[int, int] | int:
         """Does the call: what it returns, of a descriptor its flags as well."""
-        does = asked.call.does
-        if does in ("open", "creat", "openat2"):
-            return self._open(asked)
-        operations: dict[str, Callable[[_Asked, str], int | None]] = {
+        does, path = asked.call.does, asked.path()
+        if does not in _UNHEARD and path.startswith(_SYSTEM) and "/../" not in path:
+            raise _GoOn
+        operations: dict[str, Callable[[_Asked, str], tuple[int, int] | int | None]] = {
+            "open": self._open,
+            "creat": self._open,
+            "openat2": self._lack,
             "stat": self._look,
             "access": self._look,
-            "readlink": self._read_link,
+            "readlink": self._look,
             "chdir": self._enter,
             "truncate": lambda asked, path: self._overlay.truncate(path, asked.mode),
             "mkdir": lambda asked, path: self._overlay.mkdir(path, asked.masked_mode()),
@@ -189,43 +190,16 @@ class Supervisor:
             "utime": self._change,
             "change": self._change,
         }
-        path = asked.path()
-        seconds = [asked.second()] if does in ("rename", "link") else []
-        if all(self._may_do_itself(asked, one) for one in (path, *seconds)):
-            raise _GoOn
         return operations[does](asked, path) or 0
 
-    def _may_do_itself(self, asked: _Asked, path: str) -> bool:
-        """Whether Landlock lets the program do it, where the path leads to."""
-        does, alone = asked.call.does, self._overlay.is_left_alone
-        if does in _UNHEARD or not alone(path):
-            return False
-        if path.startswith(_SYSTEM) and "/../" not in path:
-            return True
-        follow = (
-            does in ("open", "creat", "openat2", "truncate") and not asked.flags & os.O_NOFOLLOW
-        )
-        return alone(self._overlay.visible(path, follow=follow))
+    def _lack(self, asked: _Asked, path: str) -> NoReturn:
+        """Programs do without calls that older kernels lack."""
+        raise OSError(errno.ENOSYS, path)
 
-    def _open(self, asked: _Asked) -> tuple[int, int]:
+    def _open(self, asked: _Asked, path: str) -> tuple[int, int]:
         flags, mode = asked.open_flags()
-        path = asked.path()
-        if self._may_do_itself(asked, path):
-            raise _GoOn
         if not flags & _WRITES:
-            follow = not flags & os.O_NOFOLLOW
-            place = self._overlay.found(path, follow=follow)
-            store = self._overlay.store
-            if not store.is_untouched and os.path.isdir(place) and not asked.goes_up(place):
-                place = store.listing(self._overlay.visible(path, follow=follow)) or place
-            if place == path:
-                raise _GoOn
-            # The kernel passes no descriptor of O_PATH on; one to read does the same.
-            return os.open(place, flags & ~os.O_PATH | os.O_CLOEXEC), flags
-        if os.path.isdir(path) and flags & os.O_TMPFILE != os.O_TMPFILE:
-            raise _GoOn  # the kernel says so
-        if os.path.exists(path) and not os.access(path, os.W_OK):
-            raise _GoOn
+            return self._open_to_read(asked, path, flags)
         try:
             opened = self._overlay.open(
                 path, flags | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK, mode
@@ -233,28 +207,41 @@ class Supervisor:
         except OSError as error:
             if error.errno == errno.ENXIO and not flags & os.O_NONBLOCK:  # a pipe nobody reads yet
                 raise BlockingIOError(errno.EAGAIN, path) from None
-            if error.errno in (errno.EFBIG, errno.ENOSPC):
+            if error.errno in (errno.EFBIG, errno.ENOSPC, errno.EDQUOT):
                 self._note_refused(asked, path)
             raise
         if not flags & os.O_NONBLOCK:
             os.set_blocking(opened, True)
         return opened, flags
 
-    def _look(self, asked: _Asked, path: str) -> None:
-        place = self._overlay.found(path, follow=not asked.flags & NO_FOLLOW)
-        if place == path:
+    def _open_to_read(self, asked: _Asked, path: str, flags: int) -> tuple[int, int]:
+        place = self._place_to_see(asked, path, follow=not flags & os.O_NOFOLLOW)
+        mode = os.lstat(place).st_mode
+        if stat.S_ISFIFO(mode):
             raise _GoOn
-        asked.redo(place)
+        # The kernel passes no descriptor of O_PATH on; one to read does the same, but of a link,
+        # which fchmodat(3) opens to say that its mode cannot be changed.
+        if stat.S_ISLNK(mode) and flags & os.O_PATH:
+            raise OSError(errno.EOPNOTSUPP, path)
+        return os.open(place, flags & ~os.O_PATH | os.O_CLOEXEC), flags
+
+    def _place_to_see(self, asked: _Asked, path: str, *, follow: bool) -> str:
+        """Where to look instead of a path: where that is the same, the kernel may."""
+        place, store = str(self._overlay.found(path, follow=follow)), self._overlay.store
+        is_ready = asked.call.does != "open" and store.is_within(place)
+        if not (store.is_untouched or is_ready or asked.goes_up(place)):
+            place = store.listing(self._overlay.visible(path, follow=follow)) or place
+        if place == path and not asked.starts_in_store:
+            raise _GoOn
+        return place
+
+    def _look(self, asked: _Asked, path: str) -> int:
+        follow = asked.call.does != "readlink" and not asked.flags & NO_FOLLOW
+        return asked.redo(self._place_to_see(asked, path, follow=follow))
 
     def _enter(self, asked: _Asked, path: str) -> None:
         self._overlay.found(path)  # no folder that was removed
         raise _GoOn
-
-    def _read_link(self, asked: _Asked, path: str) -> int:
-        place = self._overlay.found(path, follow=False)
-        if place == path:
-            raise _GoOn
-        return asked.fill(os.fsencode(os.readlink(place)))
 
     def _unlink(self, asked: _Asked, path: str) -> None:
         if asked.flags & REMOVE_FOLDER:
@@ -281,7 +268,8 @@ class Supervisor:
         if status is None or self._overlay.is_left_alone(visible):
             raise _GoOn
         is_own = place.is_private or store.is_made(place.path)
-        if is_own and (asked.is_by_descriptor or place.path == path):
+        is_there = place.path == path and not asked.starts_in_store
+        if is_own and (asked.is_by_descriptor or is_there):
             raise _GoOn
         if asked.call.does == "change":
             self._refuse(asked, visible)
@@ -300,6 +288,8 @@ class _Asked:
 
     def __init__(self, request: Request, memory: int, overlay: Overlay) -> None:
         self._request, self._memory, self._overlay = request, memory, overlay
+        #: Whether its path starts at a folder that only shows what is visible at another one.
+        self.starts_in_store = False
         self.call = CALLS[request.number]
         at = self.call.flags
         self.flags = 0 if at < 0 else at if at == NO_FOLLOW else self._argument(at) & 0xFFFFFFFF
@@ -322,9 +312,6 @@ class _Asked:
         """Flags and mode of a call that opens."""
         if self.call.does == "creat":
             self.flags = os.O_CREAT | os.O_WRONLY | os.O_TRUNC
-        elif self.call.does == "openat2":
-            self.flags, mode = struct.unpack("QQ", os.pread(self._memory, 16, self._argument(2)))
-            return self.flags, mode
         return self.flags, self.masked_mode() if self.flags & os.O_CREAT else 0
 
     def program(self) -> str:
@@ -384,7 +371,10 @@ class _Asked:
         return path
 
     def _link(self, name: str) -> str:
-        return self._overlay.visible_of(os.readlink(f"/proc/{self._request.process}/{name}"))
+        place = os.readlink(f"/proc/{self._request.process}/{name}")
+        visible = self._overlay.visible_of(place)
+        self.starts_in_store |= visible != place
+        return visible
 
     # -- memory -----------------------------------------------------------------------------------
 
@@ -398,27 +388,18 @@ class _Asked:
             raise _GoOn from None
         return os.fsdecode(data.partition(b"\0")[0])
 
-    def fill(self, data: bytes) -> int:
-        """Puts data into the process's memory where it has room for them; how many bytes."""
-        return os.pwrite(self._memory, data[: self.mode], self._argument(self.call.result))
-
-    def redo(self, place: str) -> tuple[int, int] | None:
-        """Does the call, at another path; what it fills goes to the process's memory, what it opens
-        is returned with its flags."""
+    def redo(self, place: str) -> int:
+        """Does the call at another path: what it returns. What it fills goes to the process's
+        memory."""
         call, arguments = self.call, [ctypes.c_long(value) for value in self._request.arguments]
         if call.path < 0:
             os.chmod(place, self.mode)
-            return None
+            return 0
         data = {call.path: os.fsencode(place)}  # absolute: the folder's descriptor counts no more
-        if call.second_path >= 0:
-            text = self.second_text() if call.does == "symlink" else self.second()
-            data[call.second_path] = os.fsencode(text)
         if call.does == "utime" and self._argument(2):
             data[2] = os.pread(self._memory, _TIMES_BYTES, self._argument(2))
         if call.result >= 0:
-            data[call.result] = bytes(_STATX_BYTES)
-        if call.mode >= 0 and call.does in ("open", "mkdir", "mknod"):
-            arguments[call.mode] = ctypes.c_long(self.masked_mode())
+            data[call.result] = bytes(_PATH_BYTES)
         buffers = {at: ctypes.create_string_buffer(value) for at, value in data.items()}
         for at, buffer in buffers.items():
             arguments[at] = ctypes.c_long(ctypes.addressof(buffer))
@@ -426,9 +407,9 @@ class _Asked:
         if returned < 0:
             raise OSError(ctypes.get_errno(), place)
         if call.result >= 0:
-            size = _STATX_BYTES if call.result == 4 else _STAT_BYTES
+            size = returned or (_STATX_BYTES if call.result == 4 else _STAT_BYTES)
             os.pwrite(self._memory, buffers[call.result].raw[:size], self._argument(call.result))
-        return (returned, self.flags) if call.does in ("open", "creat") else None
+        return returned
 
 
 #: Calls that Landlock lets pass.

@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
+from neusight.fake_cuda.overlay.open_handles import open_for_writing, reopen
+from neusight.fake_cuda.store.changes import is_in
 from neusight.integrations.program.guard.layers import Layers
 
 __all__ = ["enter_view", "reopen_inherited"]
@@ -116,7 +117,10 @@ def _require_writable(folder: str) -> None:
     try:
         os.mkdir(probe)
     except OSError as error:
-        raise OSError(error.errno, f"{folder} cannot be covered: {error.strerror}") from None
+        why = error.strerror
+        if error.errno == errno.EOVERFLOW:
+            why = "its owner or group is another than yours"
+        raise OSError(error.errno, f"{folder} cannot be covered: {why}") from None
     os.rmdir(probe)
 
 
@@ -176,7 +180,7 @@ def _cover(layers: Layers, folder: str, mounts: Mapping[str, _Mount], split: lis
     mount = mounts.get(folder)
     if _is_system(folder) or not (mount is None or mount.is_covered):
         return
-    if not any(_is_in(path, folder) for path in mounts if path != folder):
+    if not any(is_in(path, folder) for path in mounts if path != folder):
         try:
             _overlay(layers, folder, folder)
         except OSError:
@@ -254,11 +258,7 @@ def _mounts() -> list[_Mount]:
 
 
 def _is_system(path: str) -> bool:
-    return any(_is_in(path, folder) for folder in _SYSTEM)
-
-
-def _is_in(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
+    return any(is_in(path, folder) for folder in _SYSTEM)
 
 
 def _opened(path: str) -> int:
@@ -282,30 +282,7 @@ def _error(what: str) -> OSError:
 def reopen_inherited(store: str) -> None:
     """Files that were open for writing (`9>>notes.txt`) are those that this process may write now;
     standard output and error stay where they lead."""
-    kept = {_identity(number) for number in (0, 1, 2)}
-    for number in list(_writable_files()):
-        path = os.readlink(f"/proc/self/fd/{number}")
-        if _identity(number) in kept or _is_in(path, store):
-            continue
-        with suppress(OSError):  # it has no name any longer
-            flags = fcntl.fcntl(number, fcntl.F_GETFL) & (os.O_ACCMODE | os.O_APPEND)
-            opened = os.open(path, flags | os.O_CLOEXEC)
-            os.lseek(opened, os.lseek(number, 0, os.SEEK_CUR), os.SEEK_SET)
-            os.dup2(opened, number, os.get_inheritable(number))
-            os.close(opened)
-
-
-def _writable_files() -> Iterator[int]:
-    for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError):
-            mode = fcntl.fcntl(int(name), fcntl.F_GETFL) & os.O_ACCMODE
-            if mode != os.O_RDONLY and stat.S_ISREG(os.fstat(int(name)).st_mode):
-                yield int(name)
-
-
-def _identity(number: int) -> tuple[int, int] | None:
-    try:
-        status = os.fstat(number)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
+    for descriptor, path in open_for_writing().items():
+        if not is_in(path, store):
+            with suppress(OSError):  # this process may not
+                reopen(descriptor, path, os.open)

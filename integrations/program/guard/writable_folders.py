@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from neusight.fake_cuda.overlay.package_caches import cache_folders
+from neusight.fake_cuda.store.changes import is_in
 
 __all__ = ["allowed_folders", "caches_of_packages"]
 
@@ -46,15 +47,15 @@ def caches_of_packages(words: Iterable[str]) -> Iterator[list[str]]:
 
 def _free(folders: Iterable[str], words: Iterable[str]) -> list[str]:
     theirs = _places_of(words)
-    return [path for path in folders if not any(_is_in(one, path) for one in theirs)]
+    return [path for path in folders if not any(is_in(one, path) for one in theirs)]
 
 
 def _made(folder: Path) -> list[Path]:
     """The folders that had to be made, outermost first; readable by this user alone (XDG base
     directory specification, 0.8)."""
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
     made: list[Path] = []
-    with suppress(OSError):
+    with suppress(OSError):  # also where this user may not look
+        missing = [path for path in (folder, *folder.parents) if not path.exists()]
         for path in reversed(missing):
             path.mkdir(mode=0o700)
             made.append(path)
@@ -68,10 +69,6 @@ def _places_of(words: Iterable[str]) -> set[str]:
         with suppress(ValueError):  # no path: a zero byte in it
             places.add(os.path.realpath(os.path.expanduser(word)))  # noqa: PTH111
     return places
-
-
-def _is_in(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def _redirected() -> list[str]:

@@ -9,13 +9,13 @@ import io
 import os
 import stat
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from neusight.fake_cuda.overlay.overlay import Overlay
 from neusight.fake_cuda.patching import Patches
 
-__all__ = ["install_open_handles"]
+__all__ = ["install_open_handles", "open_for_writing", "reopen"]
 
 _STANDARD_STREAMS = (0, 1, 2)
 
@@ -25,7 +25,7 @@ def install_open_handles(patches: Patches, overlay: Overlay) -> None:
     end; then they go on where they were. Standard output and error stay where they lead."""
     open_files = {
         descriptor: path
-        for descriptor, path in _open_for_writing().items()
+        for descriptor, path in open_for_writing().items()
         if not overlay.is_left_alone(path)
     }
     if not open_files:
@@ -37,8 +37,9 @@ def install_open_handles(patches: Patches, overlay: Overlay) -> None:
     patches.on_restore(lambda: _flush(streams))
 
 
-def _open_for_writing() -> dict[int, str]:
-    """Descriptors of named, regular files that may be written, and their paths."""
+def open_for_writing() -> dict[int, str]:
+    """Descriptors of named, regular files that may be written, and their paths; but for where
+    standard output and error lead."""
     kept = {_identity(descriptor) for descriptor in (*_STANDARD_STREAMS, *_of_the_kernel())}
     found: dict[int, str] = {}
     for name in os.listdir("/proc/self/fd"):
@@ -87,18 +88,23 @@ def _flush(streams: Iterable[Any]) -> None:
             stream.flush()
 
 
+def reopen(descriptor: int, path: str, open_file: Callable[[str, int], int]) -> None:
+    """From now on a descriptor is what `open_file` gives for its path, at the same position."""
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL) & (os.O_ACCMODE | os.O_APPEND)
+    opened = open_file(path, flags | os.O_CLOEXEC)
+    os.lseek(opened, os.lseek(descriptor, 0, os.SEEK_CUR), os.SEEK_SET)
+    os.dup2(opened, descriptor, os.get_inheritable(descriptor))
+    os.close(opened)
+
+
 def _divert(patches: Patches, overlay: Overlay, descriptor: int, path: str) -> None:
-    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    saved, inheritable = os.dup(descriptor), os.get_inheritable(descriptor)
+
+    def undo() -> None:
+        os.dup2(saved, descriptor, inheritable)
+        os.close(saved)
+
+    patches.on_restore(undo)
+    _flush(stream for stream in _python_files() if _descriptor_of(stream) == descriptor)
     with contextlib.suppress(OSError):  # too large for a copy: the watch on its folder names it
-        _flush(s for s in _python_files() if _descriptor_of(s) == descriptor)
-        opened = overlay.open(path, flags & (os.O_ACCMODE | os.O_APPEND) | os.O_CLOEXEC)
-        os.lseek(opened, os.lseek(descriptor, 0, os.SEEK_CUR), os.SEEK_SET)
-        saved, inheritable = os.dup(descriptor), os.get_inheritable(descriptor)
-
-        def undo() -> None:
-            os.dup2(saved, descriptor, inheritable)
-            os.close(saved)
-
-        patches.on_restore(undo)
-        os.dup2(opened, descriptor, inheritable)
-        os.close(opened)
+        reopen(descriptor, path, overlay.open)

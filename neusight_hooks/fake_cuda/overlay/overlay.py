@@ -8,12 +8,14 @@ import os
 import stat
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from neusight.fake_cuda.overlay.package_caches import cache_folders
-from neusight.fake_cuda.store.store import Store, missing
+from neusight.fake_cuda.store.changes import is_in
+from neusight.fake_cuda.store.store import Place, Store, missing
 
-__all__ = ["Overlay"]
+__all__ = ["LeftAloneError", "Overlay"]
 
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
@@ -21,12 +23,17 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _SYSTEM = ("/dev", "/proc", "/sys")
 
 
+class LeftAloneError(Exception):
+    """What is to be changed is none of the overlay's business: the system is to do it."""
+
+
 # Over 300 lines: one method for each thing a program may do to a file, all on one store; some of
 # them alone would leave the user's files unguarded.
 class Overlay:
     """The operations of `os` on paths as the script sees them; paths may be all that os takes.
 
-    Each raises OSError as the function of `os` does, with the path as it was given.
+    Each raises OSError as the function of `os` does, with absolute paths in it; those that change
+    something raise LeftAloneError where the system may do it as it was asked to.
     """
 
     def __init__(self, store: Store, *, left_alone: Iterable[str] | None = None) -> None:
@@ -95,22 +102,18 @@ class Overlay:
 
     def is_left_alone(self, path: str) -> bool:
         """Whether a visible path is none of the overlay's business."""
-        return any(path == own or path.startswith(own + "/") for own in self._left_alone)
+        return any(is_in(path, folder) for folder in self._left_alone)
 
     @contextlib.contextmanager
-    def naming(self, path: Any) -> Iterator[None]:
-        """Errors carry the path that the script gave."""
-        try:
-            yield
-        except OSError as error:
-            if error.filename is not None:
-                error.filename = path
-            raise
-
-    @contextlib.contextmanager
-    def _changing(self, path: Any) -> Iterator[None]:
-        with self.naming(path), self.store.changing():
-            yield
+    def _changing(
+        self, path: Any, dir_fd: int | None = None, *, follow: bool = False
+    ) -> Iterator[str]:
+        """Gives the visible path; inside, nobody else changes the store."""
+        visible = self._visible_to_change(path, dir_fd, follow=follow)
+        if self.is_left_alone(visible):
+            raise LeftAloneError
+        with self.store.changing():
+            yield visible
 
     # -- looking ----------------------------------------------------------------------------------
 
@@ -130,10 +133,9 @@ class Overlay:
         """What is visible in a folder, None while all is as it stands."""
         if self.store.is_untouched:
             return None
-        with self.naming(path):
-            visible = self.visible(path)
-            self._status(visible)
-            names = self.store.names_in(visible)
+        visible = self.visible(path)
+        self._status(visible)
+        names = self.store.names_in(visible)
         return [os.fsencode(name) for name in names] if isinstance(path, bytes) else names
 
     def exists(self, path: Any) -> bool:
@@ -147,45 +149,36 @@ class Overlay:
         of the path itself where it is new."""
         if not flags & _WRITES:
             where = self.found(path, dir_fd, follow=not flags & os.O_NOFOLLOW)
-            with self.naming(path):
-                fd = dir_fd if where is path else None
-                return self.true.open(where, flags, mode, dir_fd=fd)  # type: ignore[no-any-return]
-        if flags & os.O_TMPFILE == os.O_TMPFILE:  # a file without a name
-            return self.true.open(self.store.folder, flags, mode)  # type: ignore[no-any-return]
+            return self._opened(where, flags, mode, dir_fd=dir_fd if where is path else None)
         is_exclusive = flags & os.O_EXCL and flags & os.O_CREAT
-        visible = self._visible_to_change(
-            path, dir_fd, follow=not (flags & os.O_NOFOLLOW or is_exclusive)
-        )
-        if self.is_left_alone(visible):
-            return self.true.open(path, flags, mode, dir_fd=dir_fd)  # type: ignore[no-any-return]
-        status = self.store.lstat(visible)
-        if status is not None and not stat.S_ISREG(status.st_mode):
-            with self.naming(path):  # a pipe, a socket, a folder: as the system says
-                where = self.store.locate(visible)
-                return self.true.open(where.path, flags, mode)  # type: ignore
-        with self._changing(path):
-            return self._open_file(visible, flags, mode)
+        follow = not (flags & os.O_NOFOLLOW or is_exclusive)
+        with self._changing(path, dir_fd, follow=follow) as visible:
+            if flags & os.O_TMPFILE == os.O_TMPFILE:  # a file without a name
+                return self._opened(self.store.folder, flags, mode)
+            place, status = self.store.locate(visible), self.store.lstat(visible)
+            if place is None or status is None:
+                if not flags & os.O_CREAT:
+                    raise self._absent(visible)
+                return self._create(visible, flags, mode)
+            if is_exclusive:
+                raise _error(errno.EEXIST, visible)
+            if stat.S_ISREG(status.st_mode):
+                if not self.true.access(place.path, os.W_OK):
+                    raise _error(errno.EACCES, visible)
+                if not self.store.is_new(place):
+                    place = Place(self.store.private(visible, empty=bool(flags & os.O_TRUNC)), True)
+                return self._opened(place.path, flags, mode)
+        return self._opened(place.path, flags, mode)  # a pipe, at which one may wait, or a folder
 
-    def _open_file(self, visible: str, flags: int, mode: int) -> int:
-        place = self.store.locate(visible)
-        if place is None or self.store.lstat(visible) is None:
-            if not flags & os.O_CREAT:
-                raise self._absent(visible)
-            return self._create(visible, flags, mode)
-        if flags & os.O_CREAT and flags & os.O_EXCL:
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), visible)
-        if not place.is_private and self.store.is_made(place.path):
-            return self.true.open(place.path, flags, mode)  # type: ignore[no-any-return]
-        where = self.store.private(visible, empty=bool(flags & os.O_TRUNC))
-        return self.true.open(where, flags, mode)  # type: ignore[no-any-return]
+    def _opened(self, path: Any, flags: int, mode: int, *, dir_fd: int | None = None) -> int:
+        return self.true.open(path, flags, mode, dir_fd=dir_fd)  # type: ignore[no-any-return]
 
     def _create(self, visible: str, flags: int, mode: int) -> int:
         self._require_folder_of(visible)
         if not self.store.is_free(visible):
-            place = self.store.own_place(visible)
-            return self.true.open(place, flags, mode)  # type: ignore[no-any-return]
+            return self._opened(self.store.own_place(visible), flags, mode)
         with self.store.making(visible):
-            return self.true.open(visible, flags, mode)  # type: ignore[no-any-return]
+            return self._opened(visible, flags, mode)
 
     def _require_folder_of(self, visible: str) -> None:
         if not self.store.is_folder(os.path.dirname(visible)):
@@ -202,92 +195,69 @@ class Overlay:
         above = os.path.dirname(visible)
         while self.store.lstat(above) is None:
             above = os.path.dirname(above)
-        if self.store.is_folder(above):
-            return missing(visible)
-        return NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), visible)
+        return missing(visible) if self.store.is_folder(above) else _error(errno.ENOTDIR, visible)
 
-    def writer_place(self, path: Any) -> str:
-        """Where a C library is to write instead of `path`: something new at the path itself."""
+    def library_place(self, path: Any, *, keeps_open: bool = False) -> str:
+        """Where a C library is to write instead of `path`: something new at the path itself; a
+        private copy where it keeps the file open, of what is new as well."""
         visible = self._visible_to_change(path, follow=True)
         if self.is_left_alone(visible):
             return os.fsdecode(path)
-        with self._changing(path):
+        with self.store.changing():
+            if keeps_open:
+                return self.store.private(visible)
             if self.store.lstat(visible) is None:
-                flags = os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC
-                os.close(self._create(visible, flags, 0o666))
+                os.close(self._create(visible, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o666))
             place = self.store.locate(visible)
-            if place is not None and not place.is_private and self.store.is_made(place.path):
+            if place is not None and self.store.is_new(place):
                 return place.path
             return self.store.private(visible, empty=True)
 
     def note_written(self, place: str) -> None:
-        """A C library is done with what `writer_place` said: it may have put another file there."""
+        """A C library is done with a place: it may have put another file there."""
         if self.store.is_made(place):
             self.store.record_made(place)
-
-    def private_place(self, path: Any) -> str:
-        """A private copy for a library that keeps the file open, of what is new as well."""
-        visible = self._visible_to_change(path, follow=True)
-        if self.is_left_alone(visible):
-            return os.fsdecode(path)
-        with self._changing(path):
-            return self.store.private(visible)
 
     # -- removing ---------------------------------------------------------------------------------
 
     def remove(self, path: Any, *, dir_fd: int | None = None) -> None:
         """As os.remove; a file of the user's is hidden."""
-        visible = self._visible_to_change(path, dir_fd)
-        if self.is_left_alone(visible):
-            return self.true.remove(path, dir_fd=dir_fd)  # type: ignore[no-any-return]
-        with self._changing(path):
-            status = self._status(visible)
-            if stat.S_ISDIR(status.st_mode):
-                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        with self._changing(path, dir_fd) as visible:
+            if stat.S_ISDIR(self._status(visible).st_mode):
+                raise _error(errno.EISDIR, visible)
             self._take_away(visible, self.true.unlink)
-        return None
 
     def rmdir(self, path: Any, *, dir_fd: int | None = None) -> None:
         """As os.rmdir; a folder of the user's is hidden."""
-        visible = self._visible_to_change(path, dir_fd)
-        if self.is_left_alone(visible):
-            return self.true.rmdir(path, dir_fd=dir_fd)  # type: ignore[no-any-return]
-        with self._changing(path):
-            status = self._status(visible)
-            if not stat.S_ISDIR(status.st_mode):
-                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+        with self._changing(path, dir_fd) as visible:
+            if not stat.S_ISDIR(self._status(visible).st_mode):
+                raise _error(errno.ENOTDIR, visible)
             if self.store.names_in(visible):
-                raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
+                raise _error(errno.ENOTEMPTY, visible)
             self._take_away(visible, self.true.rmdir)
-        return None
 
     def _take_away(self, visible: str, remove: Callable[[str], None]) -> None:
-        if self.store.exists(visible) and self.store.is_made(visible):
-            remove(visible)
-            self.store.record_removed(visible)
+        self._unmake(visible, remove)
         self.store.forget(visible)
         if self.store.stands(visible):
             self.store.hide(visible)
+
+    def _unmake(self, path: str, remove: Callable[[str], None]) -> None:
+        if self.store.exists(path) and self.store.is_made(path):
+            remove(path)
+            self.store.record_removed(path)
 
     # -- making -----------------------------------------------------------------------------------
 
     def mkdir(self, path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
         """As os.mkdir; where the script removed a folder of the user's, the new one is private."""
-        visible = self._visible_to_change(path, dir_fd)
-        if self.is_left_alone(visible):
-            return self.true.mkdir(path, mode, dir_fd=dir_fd)  # type: ignore[no-any-return]
-        with self._changing(path):
+        with self._changing(path, dir_fd) as visible:
             self._make_folder(visible, mode)
-        return None
 
     def mknod(self, path: Any, mode: int = 0o600) -> None:
         """As os.mknod, of a file or a named pipe."""
-        visible = self._visible_to_change(path)
-        if self.is_left_alone(visible):
-            return self.true.mknod(path, mode)  # type: ignore[no-any-return]
-        with self._changing(path):
+        with self._changing(path) as visible:
             self._make(visible, lambda place: self.true.mknod(place, mode))
-        return None
 
     def symlink(
         self,
@@ -298,25 +268,24 @@ class Overlay:
         dir_fd: int | None = None,
     ) -> None:
         """As os.symlink."""
-        visible = self._visible_to_change(dst, dir_fd)
-        if self.is_left_alone(visible):
-            return self.true.symlink(src, dst, dir_fd=dir_fd)  # type: ignore[no-any-return]
-        with self._changing(dst):
+        with self._changing(dst, dir_fd) as visible:
             self._make(visible, lambda place: self.true.symlink(src, place))
-        return None
 
     def _make_folder(self, visible: str, mode: int) -> None:
         self._make(visible, lambda place: self.true.mkdir(place, mode), is_folder=True)
 
     def _make(self, visible: str, make: Callable[[str], None], *, is_folder: bool = False) -> None:
-        if self.store.lstat(visible) is not None:
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), visible)
-        self._require_folder_of(visible)
+        self._require_free(visible)
         if self.store.is_free(visible):
             with self.store.making(visible, is_folder=is_folder):
                 make(visible)
         else:
             make(self.store.own_place(visible))
+
+    def _require_free(self, visible: str) -> None:
+        if self.store.lstat(visible) is not None:
+            raise _error(errno.EEXIST, visible)
+        self._require_folder_of(visible)
 
     def link(
         self,
@@ -332,24 +301,21 @@ class Overlay:
         follow = follow_symlinks and not (src_dir_fd is None and dst_dir_fd is None)
         source = self.visible(src, src_dir_fd, follow=follow)
         target = self._visible_to_change(dst, dst_dir_fd)
-        with self._changing(src):
+        with self.store.changing():
             status, place = self._status(source), self.store.locate(source)
             assert place is not None
-            if self.store.lstat(target) is not None:
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), src, None, dst)
-            self._require_folder_of(target)
+            self._require_free(target)
             if stat.S_ISDIR(status.st_mode):
-                raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), src, None, dst)
+                raise _error(errno.EPERM, source)
             if stat.S_ISLNK(status.st_mode):
-                self.symlink(self.true.readlink(place.path), target)
+                self._make(target, partial(self.true.symlink, self.true.readlink(place.path)))
                 return
-            is_made = not place.is_private and self.store.is_made(place.path)
-            if is_made and self.store.is_free(target):
-                with self.store.making(target):
-                    self.true.link(place.path, target)
-                return
-            content = place.path if is_made else self.store.private(source)
-            self.true.link(content, self.store.own_place(target))
+            is_new = self.store.is_new(place)
+            content = place.path if is_new else self.store.private(source)
+            if is_new and self.store.is_free(target):
+                self._make(target, partial(self.true.link, content))
+            else:
+                self.true.link(content, self.store.own_place(target))
 
     # -- moving -----------------------------------------------------------------------------------
 
@@ -366,47 +332,38 @@ class Overlay:
         source = self._visible_to_change(src, src_dir_fd)
         target = self._visible_to_change(dst, dst_dir_fd)
         if self.is_left_alone(source) and self.is_left_alone(target):
-            dirs = {"src_dir_fd": src_dir_fd, "dst_dir_fd": dst_dir_fd}
-            return self.true.rename(src, dst, **dirs)  # type: ignore[no-any-return]
-        with self._changing(src):
-            self._check_move(source, target, src, dst)
-            if not self._is_same(source, target):
+            raise LeftAloneError
+        with self.store.changing():
+            self._require_folder_of(source)
+            self._require_folder_of(target)
+            moved, there = self._status(source), self.store.lstat(target)
+            problem = self._problem_of_move(source, moved, target, there)
+            if problem:
+                raise _error(problem, source)
+            # Two names of one file: then nothing is moved (rename(2)).
+            if there is None or not os.path.samestat(moved, there):
                 self._move(source, target)
-        return None
 
-    def _is_same(self, source: str, target: str) -> bool:
-        """Whether both are names of one file: then nothing is moved (rename(2))."""
-        moved, there = self.store.lstat(source), self.store.lstat(target)
-        return (
-            moved is not None
-            and there is not None
-            and (moved.st_dev, moved.st_ino) == (there.st_dev, there.st_ino)
-        )
-
-    def _check_move(self, source: str, target: str, src: Any, dst: Any) -> None:
-        self._require_folder_of(source)
-        self._require_folder_of(target)
-        moved, there = self._status(source), self.store.lstat(target)
-        problem = 0
-        if stat.S_ISDIR(moved.st_mode) and target.startswith(source + "/"):
-            problem = errno.EINVAL
-        elif source.startswith(target + "/"):
-            problem = errno.ENOTEMPTY
-        elif there is not None and stat.S_ISDIR(there.st_mode):
-            if not stat.S_ISDIR(moved.st_mode):
-                problem = errno.EISDIR
-            elif source != target and self.store.names_in(target):
-                problem = errno.ENOTEMPTY
-        elif there is not None and stat.S_ISDIR(moved.st_mode):
-            problem = errno.ENOTDIR
-        if problem:
-            raise OSError(problem, os.strerror(problem), src, None, dst)
+    def _problem_of_move(
+        self, source: str, moved: os.stat_result, target: str, there: os.stat_result | None
+    ) -> int:
+        is_folder = stat.S_ISDIR(moved.st_mode)
+        if is_folder and target.startswith(source + "/"):
+            return errno.EINVAL
+        if source.startswith(target + "/"):
+            return errno.ENOTEMPTY
+        if there is None or source == target:
+            return 0
+        if stat.S_ISDIR(there.st_mode):
+            if not is_folder:
+                return errno.EISDIR
+            return errno.ENOTEMPTY if self.store.names_in(target) else 0
+        return errno.ENOTDIR if is_folder else 0
 
     def _move(self, source: str, target: str) -> None:
         place, status = self.store.locate(source), self._status(source)
         assert place is not None
-        is_made = not place.is_private and self.store.is_made(place.path)
-        if is_made and self.store.is_free(target):
+        if self.store.is_new(place) and self.store.is_free(target):
             self.true.rename(source, target)
             self.store.record_moved(source, target)
             self.store.move_entries(source, target)
@@ -418,9 +375,7 @@ class Overlay:
                 self._move(os.path.join(source, name), os.path.join(target, name))
             self._take_away(source, self.true.rmdir)
             return
-        if self.store.exists(target) and self.store.is_made(target):
-            self.true.unlink(target)
-            self.store.record_removed(target)
+        self._unmake(target, self.true.unlink)
         self.store.show(target, place)
         self._take_away(source, self.true.unlink)
 
@@ -428,13 +383,10 @@ class Overlay:
 
     def place_to_change(self, path: Any, dir_fd: int | None = None, *, follow: bool = True) -> Any:
         """Where to change mode, times or owner instead of `path`."""
-        visible = self._visible_to_change(path, dir_fd, follow=follow)
-        if self.is_left_alone(visible):
-            return path
-        with self._changing(path):
+        with self._changing(path, dir_fd, follow=follow) as visible:
             status, place = self._status(visible), self.store.locate(visible)
             assert place is not None
-            if place.is_private or self.store.is_made(place.path):
+            if place.is_private or self.store.is_new(place):
                 return place.path
             if stat.S_ISDIR(status.st_mode):
                 return self.store.private_folder(visible)
@@ -442,7 +394,7 @@ class Overlay:
                 return self.store.private(visible)
             if stat.S_ISSOCK(status.st_mode):  # a server's, while it runs
                 return path
-            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), path)
+            raise _error(errno.EPERM, visible)
 
     def truncate(self, path: Any, length: int) -> None:
         """As os.truncate."""
@@ -458,5 +410,8 @@ class Overlay:
         if where is not path:
             visible = self.store.visible_of(where)
             where = where if self.store.is_hidden(visible) else visible
-        with self.naming(path):
-            self.true.chdir(where)
+        self.true.chdir(where)
+
+
+def _error(number: int, path: str) -> OSError:
+    return OSError(number, os.strerror(number), path)

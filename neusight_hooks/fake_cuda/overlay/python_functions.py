@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from neusight.fake_cuda.overlay.builtin_functions import as_builtin
-from neusight.fake_cuda.overlay.overlay import Overlay
+from neusight.fake_cuda.overlay.overlay import LeftAloneError, Overlay
 from neusight.fake_cuda.patching import Patches
 
 __all__ = ["install_files", "install_retries"]
@@ -29,6 +29,9 @@ _CHANGING = {
     "chmod": True, "chown": True, "lchown": False, "utime": True, "setxattr": True,
     "removexattr": True,
 }  # fmt: skip
+
+#: Functions of `os` that take two paths.
+_OF_TWO_PATHS = ("link", "rename", "replace", "symlink")
 
 #: Functions of `os` that raise InterruptedError where the kernel says EINTR.
 _NOT_RETRIED = (
@@ -98,11 +101,24 @@ def _retrying(original: Callable[..., Any]) -> Callable[..., Any]:
 def _while_open(
     overlay: Overlay, original: Callable[..., Any], function: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """`function` while the overlay is open; a name kept longer does what it did before."""
+    """`function` while the overlay is open; a name kept longer does what it did before. Errors
+    have the paths that the script gave."""
 
     @functools.wraps(original)
     def either(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs) if overlay.is_open else original(*args, **kwargs)
+        if overlay.is_open:
+            try:
+                return function(*args, **kwargs)
+            except LeftAloneError:
+                pass
+            except OSError as error:
+                given = (*args, *kwargs.values())
+                if error.filename is not None and given:
+                    error.filename = given[0]
+                    if original.__name__ in _OF_TWO_PATHS:
+                        error.filename2 = given[1]
+                raise
+        return original(*args, **kwargs)
 
     is_builtin = isinstance(original, types.BuiltinFunctionType)
     return as_builtin(original, either) if is_builtin else either
@@ -131,47 +147,36 @@ def _functions(overlay: Overlay) -> dict[str, Callable[..., Any]]:
         "fchmod": lambda fd, mode: os.chmod(fd, mode),
         "fchown": lambda fd, uid, gid: os.chown(fd, uid, gid),
     }
-    for name, follows in _LOOKING.items():
-        functions[name] = _looking(overlay, getattr(true, name), follows=follows)
-    for name, follows in _CHANGING.items():
-        functions[name] = _changing(overlay, getattr(true, name), follows=follows)
+    for names, place_of in ((_LOOKING, overlay.found), (_CHANGING, overlay.place_to_change)):
+        for name, follows in names.items():
+            functions[name] = _at_place(getattr(true, name), place_of, follows=follows)
+    functions["access"] = _may_access(functions["access"])
     return functions
 
 
-def _looking(
-    overlay: Overlay, original: Callable[..., Any], *, follows: bool
+def _at_place(
+    original: Callable[..., Any], place_of: Callable[..., Any], *, follows: bool
 ) -> Callable[..., Any]:
-    def look(path: Any = ".", *args: Any, **kwargs: Any) -> Any:
+    """`original`, which looks at a path or changes what it is called, where `place_of` says."""
+
+    def call(path: Any = ".", *args: Any, **kwargs: Any) -> Any:
         follow = kwargs.get("follow_symlinks", follows)
-        try:
-            where = overlay.found(path, kwargs.get("dir_fd"), follow=follow)
-        except FileNotFoundError:
-            if original is overlay.true.access:
-                return False
-            raise
-        if where is path:
-            return original(path, *args, **kwargs)
-        kwargs.pop("dir_fd", None)
-        with overlay.naming(path):
-            return original(where, *args, **kwargs)
-
-    return look
-
-
-def _changing(
-    overlay: Overlay, original: Callable[..., Any], *, follows: bool
-) -> Callable[..., Any]:
-    def change(path: Any, *args: Any, **kwargs: Any) -> None:
-        follow = kwargs.get("follow_symlinks", follows)
-        where = overlay.place_to_change(path, kwargs.get("dir_fd"), follow=follow)
-        if where is path:
-            original(path, *args, **kwargs)
-        else:
+        where = place_of(path, kwargs.get("dir_fd"), follow=follow)
+        if where is not path:
             kwargs.pop("dir_fd", None)
-            with overlay.naming(path):
-                original(where, *args, **kwargs)
+        return original(where, *args, **kwargs)
 
-    return change
+    return call
+
+
+def _may_access(access: Callable[..., bool]) -> Callable[..., bool]:
+    def may(*args: Any, **kwargs: Any) -> bool:
+        try:
+            return access(*args, **kwargs)
+        except FileNotFoundError:
+            return False
+
+    return may
 
 
 # -- folders -------------------------------------------------------------------------------------
@@ -265,6 +270,8 @@ os.PathLike.register(_ScannedEntry)
 
 
 def _open_function(overlay: Overlay, original: Callable[..., Any]) -> Callable[..., Any]:
+    opener_of_overlay = _opener(overlay)
+
     def open_file(
         file: Any,
         mode: Any = "r",
@@ -278,20 +285,21 @@ def _open_function(overlay: Overlay, original: Callable[..., Any]) -> Callable[.
         if opener is None and not isinstance(file, int):
             is_read = isinstance(mode, str) and not set("wax+") & set(mode)
             if not (is_read and overlay.store.is_untouched):
-                opener = _opener(overlay)
+                opener = opener_of_overlay
         return original(file, mode, buffering, encoding, errors, newline, closefd, opener)
 
     return open_file
 
 
 def _opener(overlay: Overlay) -> Callable[[Any, int], int]:
+    opened = _while_open(overlay, overlay.true.open, overlay.open)
     # 0o666 less the umask, as for every new file that Python opens.
-    return lambda path, flags: overlay.open(path, flags, 0o666)
+    return lambda path, flags: opened(path, flags, 0o666)
 
 
 def _file_io_class(overlay: Overlay) -> Any:
     """io.FileIO; all objects of the true class count as its own."""
-    true_class = io.FileIO
+    true_class, opener_of_overlay = io.FileIO, _opener(overlay)
 
     class Kind(type):
         def __instancecheck__(cls, instance: object) -> bool:
@@ -307,7 +315,7 @@ def _file_io_class(overlay: Overlay) -> Any:
             self, file: Any, mode: str = "r", closefd: bool = True, opener: Any = None
         ) -> None:
             if overlay.is_open and opener is None and not isinstance(file, int):
-                opener = _opener(overlay)
+                opener = opener_of_overlay
             super().__init__(file, mode, closefd, opener)
 
     FileIO.__module__, FileIO.__qualname__ = "_io", "FileIO"

@@ -39,32 +39,22 @@ def _replace_kept(patches: Patches, name: str, original: object, new: object) ->
             patches.set(module, name, new)
 
 
-def _writing(overlay: Overlay, original: Callable[..., Any], position: int) -> Callable[..., Any]:
-    """`original`, whose argument at `position` is a path to write."""
+def _at_place(
+    overlay: Overlay, original: Callable[..., Any], position: int, *, writes: bool
+) -> Callable[..., Any]:
+    """`original`, whose argument at `position` is a path, with the place where that lies."""
 
     @functools.wraps(original)
-    def write(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
         if not overlay.is_open or len(args) <= position or not _is_path(args[position]):
             return original(*args, **kwargs)
-        place = overlay.writer_place(args[position])
+        place = (overlay.library_place if writes else overlay.found)(args[position])
         result = original(*args[:position], place, *args[position + 1 :], **kwargs)
-        overlay.note_written(place)
+        if writes:
+            overlay.note_written(place)
         return result
 
-    return write
-
-
-def _reading(overlay: Overlay, original: Callable[..., Any], position: int) -> Callable[..., Any]:
-    """`original`, whose argument at `position` is a path to read."""
-
-    @functools.wraps(original)
-    def read(*args: Any, **kwargs: Any) -> Any:
-        if overlay.is_open and len(args) > position and _is_path(args[position]):
-            where = overlay.found(args[position])
-            args = (*args[:position], where, *args[position + 1 :])
-        return original(*args, **kwargs)
-
-    return read
+    return call
 
 
 # -- torch ---------------------------------------------------------------------------------------
@@ -72,11 +62,16 @@ def _reading(overlay: Overlay, original: Callable[..., Any], position: int) -> C
 
 def _patch_torch(patches: Patches, overlay: Overlay, torch: Any) -> None:
     core = torch._C
-    patches.set(core, "PyTorchFileWriter", _file_writer(overlay, core.PyTorchFileWriter))
-    patches.set(core, "PyTorchFileReader", _file_reader(overlay, core.PyTorchFileReader))
+    for name, place_of in (
+        ("PyTorchFileWriter", overlay.library_place),
+        ("PyTorchFileReader", overlay.found),
+    ):
+        patches.set(core, name, _file_class(overlay, getattr(core, name), place_of))
     for name in ("save", "_save_for_mobile"):
-        patches.set(core.ScriptModule, name, _writing(overlay, getattr(core.ScriptModule, name), 1))
-    patches.set(core, "import_ir_module", _reading(overlay, core.import_ir_module, 1))
+        saving = _at_place(overlay, getattr(core.ScriptModule, name), 1, writes=True)
+        patches.set(core.ScriptModule, name, saving)
+    loading = _at_place(overlay, core.import_ir_module, 1, writes=False)
+    patches.set(core, "import_ir_module", loading)
     storage = torch.UntypedStorage
     patches.set(storage, "from_file", staticmethod(_mapping(overlay, storage.from_file)))
     patches.set(torch, "from_file", _mapping(overlay, torch.from_file))
@@ -87,31 +82,26 @@ def _mapping(overlay: Overlay, original: Callable[..., Any]) -> Callable[..., An
 
     def map_file(filename: Any, shared: Any = False, *args: Any, **kwargs: Any) -> Any:
         if overlay.is_open and _is_path(filename):
-            where = overlay.private_place if shared else overlay.found
-            filename = where(filename)
+            if shared:
+                filename = overlay.library_place(filename, keeps_open=True)
+            else:
+                filename = overlay.found(filename)
         return original(os.fspath(filename), shared, *args, **kwargs)
 
     return map_file
 
 
-def _file_writer(overlay: Overlay, original: Any) -> Any:
-    class PyTorchFileWriter(original):  # type: ignore[misc]
+def _file_class(overlay: Overlay, original: Any, place_of: Callable[..., Any]) -> Any:
+    """A class of torch's core whose objects open a file: the one at the place of a path."""
+
+    class File(original):  # type: ignore[misc]
         def __init__(self, where: Any, *args: Any, **kwargs: Any) -> None:
             if overlay.is_open and _is_path(where):
-                where = overlay.writer_place(where)
+                where = os.fsdecode(place_of(where))
             super().__init__(where, *args, **kwargs)
 
-    return PyTorchFileWriter
-
-
-def _file_reader(overlay: Overlay, original: Any) -> Any:
-    class PyTorchFileReader(original):  # type: ignore[misc]
-        def __init__(self, where: Any, *args: Any, **kwargs: Any) -> None:
-            if overlay.is_open and _is_path(where):
-                where = os.fsdecode(overlay.found(where))
-            super().__init__(where, *args, **kwargs)
-
-    return PyTorchFileReader
+    File.__name__ = File.__qualname__ = original.__name__
+    return File
 
 
 # -- safetensors ---------------------------------------------------------------------------------
@@ -119,9 +109,10 @@ def _file_reader(overlay: Overlay, original: Any) -> Any:
 
 def _patch_safetensors(patches: Patches, overlay: Overlay, module: Any) -> None:
     """Their functions in Rust; the tensors of a forecast are written in checkpoints.py."""
-    serialize, opened = module.serialize_file, module.safe_open
-    _replace_kept(patches, "serialize_file", serialize, _writing(overlay, serialize, 1))
-    _replace_kept(patches, "safe_open", opened, _reading(overlay, opened, 0))
+    for name, position, writes in (("serialize_file", 1, True), ("safe_open", 0, False)):
+        original = getattr(module, name)
+        replacement = _at_place(overlay, original, position, writes=writes)
+        _replace_kept(patches, name, original, replacement)
 
 
 _BY_MODULE: dict[str, Callable[[Patches, Overlay, Any], None]] = {

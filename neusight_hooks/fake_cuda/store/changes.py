@@ -14,7 +14,9 @@ from typing import NamedTuple
 
 from neusight.fake_cuda.store.leftovers import STORE_PREFIX
 
-__all__ = ["ATTRIBUTES", "REMOVED", "Change", "is_private_to_systems", "keep", "summary_of"]
+__all__ = [
+    "ATTRIBUTES", "REMOVED", "Change", "is_in", "is_private_to_systems", "keep", "summary_of",
+]  # fmt: skip
 
 #: Attributes that overlayfs keeps in an upper layer (Documentation/filesystems/overlayfs.rst), as
 #: root and as an ordinary user.
@@ -88,15 +90,15 @@ def is_private_to_systems(path: str) -> bool:
     for folder in {os.path.realpath(tempfile.gettempdir()), *_TEMPORARY}:
         if path.startswith(f"{folder}/{STORE_PREFIX}"):
             return True
-        if _is_in(path, folder) and not _is_in(here, folder):
+        if is_in(path, folder) and not is_in(here, folder):
             return True
     return False
 
 
 def _target(path: str, kept_in: str, here: str) -> str:
-    if _is_in(path, kept_in):
+    if is_in(path, kept_in):
         return path  # the script wrote it there itself
-    if here == "/" or not _is_in(path, here):
+    if here == "/" or not is_in(path, here):
         return os.path.join(kept_in, "root", path.lstrip("/"))
     return os.path.join(kept_in, os.path.relpath(path, here))
 
@@ -108,7 +110,7 @@ def _take(source: str, target: str, store: str) -> None:
     kind = stat.S_IFMT(os.lstat(source).st_mode)
     if kind not in (stat.S_IFREG, stat.S_IFLNK):
         return  # a pipe, a socket
-    if not (_is_in(source, store) and _is_renamed(source, target)):
+    if not (is_in(source, store) and _is_renamed(source, target)):
         try:
             shutil.copy2(source, target, follow_symlinks=False)
         except OSError:
@@ -129,7 +131,8 @@ def _is_renamed(source: str, target: str) -> bool:
     return True
 
 
-def _is_in(path: str, folder: str) -> bool:
+def is_in(path: str, folder: str) -> bool:
+    """Whether a path is a folder or lies in it."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
-from typing import Any, NamedTuple
+from contextlib import suppress
+from typing import Any
 
 __all__ = ["MAX_ENTRIES", "MAX_FOLDERS", "FolderWatch"]
 
@@ -18,13 +19,9 @@ MAX_FOLDERS = 1_000
 _BY_PYTHON = ("__pycache__", ".pyc")
 
 
-class _Seen(NamedTuple):
-    """What shows that an entry is as it was. A folder's own size and time say too little and too
-    much: those of its entries are compared where the folder is watched."""
-
-    size: int
-    mtime_ns: int
-    inode: int
+#: What shows that an entry is as it was: inode, size and time. A folder's own size and time say too
+#: little and too much: those of its entries are compared where the folder is watched.
+_Seen = tuple[int, ...]
 
 
 class FolderWatch:
@@ -60,22 +57,16 @@ class FolderWatch:
     def _look(self, folder: str) -> dict[str, _Seen] | None:
         """Each entry; none where the folder is not there, None where it has too many."""
         found: dict[str, _Seen] = {}
-        try:
-            with self._scandir(folder) as entries:
-                for entry in entries:
-                    if len(found) >= self._limit:
-                        return None
+        with suppress(OSError), self._scandir(folder) as entries:
+            for entry in entries:
+                if len(found) >= self._limit:
+                    return None
+                with suppress(OSError):  # gone between the two calls
                     found[entry.name] = _seen(entry)
-        except OSError:
-            return found
         return found
 
 
 def _seen(entry: Any) -> _Seen:
-    try:
-        status = entry.stat(follow_symlinks=False)
-    except OSError:  # gone between the two calls
-        return _Seen(-1, -1, -1)
-    if entry.is_dir(follow_symlinks=False):
-        return _Seen(-1, -1, status.st_ino)
-    return _Seen(status.st_size, status.st_mtime_ns, status.st_ino)
+    status = entry.stat(follow_symlinks=False)
+    is_folder = entry.is_dir(follow_symlinks=False)
+    return (status.st_ino, *(() if is_folder else (status.st_size, status.st_mtime_ns)))

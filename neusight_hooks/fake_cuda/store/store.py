@@ -20,7 +20,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from neusight.fake_cuda.store import changes
-from neusight.fake_cuda.store.changes import Change
+from neusight.fake_cuda.store.changes import Change, is_in
 from neusight.fake_cuda.store.folder_watch import FolderWatch
 from neusight.fake_cuda.store.leftovers import (
     BEING_MADE,
@@ -28,7 +28,6 @@ from neusight.fake_cuda.store.leftovers import (
     OWNER,
     STORE_PREFIX,
     TRANSPARENT,
-    made_paths,
     own,
     remove_made,
     remove_tree,
@@ -186,7 +185,7 @@ class Store:
 
     def is_within(self, path: str) -> bool:
         """Whether a path lies in the store itself."""
-        return path == self.folder or path.startswith(self.folder + "/")
+        return is_in(path, self.folder)
 
     def is_hidden(self, path: str) -> bool:
         """Whether the run removed what really stands at `path`, or a folder above it."""
@@ -195,6 +194,10 @@ class Store:
     def is_made(self, path: str) -> bool:
         """Whether what really stands at `path` was made in this run."""
         return any(not _is_transparent(one) for _, one in self._entries(self._made, path))
+
+    def is_new(self, place: Place) -> bool:
+        """Whether what lies at a place really stands there, made in this run."""
+        return not place.is_private and self.is_made(place.path)
 
     def exists(self, path: str) -> bool:
         """Whether something really stands at `path`."""
@@ -281,7 +284,7 @@ class Store:
 
     def visible_of(self, place: str) -> str:
         """The visible path of what lies at `place`, such as an open folder."""
-        if place == self._files or place.startswith(self._files + "/"):
+        if is_in(place, self._files):
             return place[len(self._files) :] or "/"
         return place
 
@@ -291,9 +294,10 @@ class Store:
         is_own = self._status(self._files + path) is not None
         if not is_own and self._status(self._hidden + path) is None:
             return None
+        if not self.is_folder(path):  # nor a link to one, which may be the user's
+            return None
         names = self.names_in(path)
-        place = self.locate(path)
-        if place == Place(path, False) and set(names) == set(self.true.listdir(path)):
+        if self.locate(path) == Place(path, False) and self._really_has(path, names):
             return None
         folder = self.private_folder(path)
         for name in self.true.listdir(folder):
@@ -302,6 +306,14 @@ class Store:
         for name in names:
             self._stand_for(os.path.join(path, name), f"{folder}/{name}")
         return folder
+
+    def _really_has(self, path: str, names: list[str]) -> bool:
+        """Whether these names stand in a folder, of the kinds that are visible."""
+        if set(names) != set(self.true.listdir(path)):
+            return False
+        below = [f"{path}/{name}" for name in self._names(self._files + path)]
+        pairs = [(self.lstat(one), self._status(one)) for one in below]
+        return all(a and b and stat.S_IFMT(a.st_mode) == stat.S_IFMT(b.st_mode) for a, b in pairs)
 
     def _stand_for(self, path: str, at: str) -> None:
         status = self._status(path)
@@ -341,6 +353,8 @@ class Store:
 
     def hide(self, path: str) -> None:
         """From now on nothing that really stands at `path` and below is visible."""
+        if self.is_hidden(path):  # as all of a folder is
+            return
         at = self._led_to(self._hidden, path)
         self._remove(at)
         os.close(self.true.open(at, _NEW_FILE, 0o600))
@@ -348,11 +362,11 @@ class Store:
     def show(self, path: str, place: Place) -> None:
         """From now on what lies at `place` is visible at `path`; what is the run's own moves."""
         at = self.own_place(path)
-        is_made = not place.is_private and self.is_made(place.path)
+        is_new = self.is_new(place)
         status = self.true.lstat(place.path)
         if place.path.startswith(self._inodes + "/"):
             self.true.link(place.path, at)
-        elif not (place.is_private or is_made):
+        elif not (place.is_private or is_new):
             self._refer(at, place.path, status)
         else:
             try:
@@ -360,7 +374,7 @@ class Store:
             except OSError:  # another disk
                 copy_privately(self.true, path, place.path, at, empty=False)
                 self.true.unlink(place.path)
-        if is_made:
+        if is_new:
             self.record_removed(place.path)
 
     def _refer(self, at: str, path: str, status: os.stat_result) -> None:
@@ -476,50 +490,22 @@ class Store:
         """Whether this process made the store."""
         return os.getpid() == self._owner
 
-    def changes(self) -> Iterator[Change]:
-        """Every path at which something else was visible than stands there, or stood before."""
-        yield from self._changes_below(self._files, "")
-        for path, status in made_paths(self.folder):
-            if stat.S_ISDIR(status.st_mode):
-                yield from self._made_below(path)
-            elif self._status(path) is not None:
-                yield Change(path, True, False, path)
-        yield from self._removals_below(self._hidden, "")
-
-    def _changes_below(self, folder: str, path: str) -> Iterator[Change]:
-        for name in sorted(self.true.listdir(folder)):
-            at, visible = f"{folder}/{name}", f"{path}/{name}"
-            status = self.true.lstat(at)
-            if stat.S_ISDIR(status.st_mode):
-                yield from self._changes_below(at, visible)
-                continue
-            source = self._reference(at, status)
-            is_new = not self.stands(visible)
-            if source is None or source != visible:
-                yield Change(visible, is_new, False, source or at)
-
-    def _made_below(self, folder: str) -> Iterator[Change]:
-        """The folder, and what other programs put there."""
-        if self._status(folder) is None:
-            return
-        yield Change(folder, True, False, None)
-        for name in sorted(self._names(folder)):
+    def changes(self, folder: str = "") -> Iterator[Change]:
+        """Every path below a folder at which something else was visible than stood there before;
+        what other programs put into a folder that the run made is in it."""
+        trees = (self._files, self._hidden, self._made, *[""] * self.is_made(folder))
+        for name in sorted({name for tree in trees for name in self._names(tree + folder)}):
             path = f"{folder}/{name}"
-            status = self._status(path)
-            if self._status(self._made + path) is not None or status is None:
-                continue
-            if stat.S_ISDIR(status.st_mode):
-                yield from self._made_below(path)
-            else:
-                yield Change(path, True, False, path)
-
-    def _removals_below(self, folder: str, path: str) -> Iterator[Change]:
-        for name in sorted(self.true.listdir(folder)):
-            at, visible = f"{folder}/{name}", f"{path}/{name}"
-            if stat.S_ISDIR(self.true.lstat(at).st_mode):
-                yield from self._removals_below(at, visible)
-            elif self.lstat(visible) is None:
-                yield Change(visible, False, True, None)
+            place, status, stands = self.locate(path), self.lstat(path), self.stands(path)
+            if place is None or status is None:
+                if stands:
+                    yield Change(path, False, True, None)
+            elif stat.S_ISDIR(status.st_mode):
+                if not stands:
+                    yield Change(path, True, False, None)
+                yield from self.changes(path)
+            elif place.path != path or not stands:
+                yield Change(path, not stands, False, place.path)
 
     def summary_line(self) -> str:
         """What became of the script's files, in a line; empty where it wrote none."""
@@ -540,16 +526,12 @@ class Store:
             if kept is not None:
                 self.not_kept += changes.keep(self.changes(), kept, store=self.folder)
         finally:
-            remove_made(self.folder, lambda path, _: kept is None or not _is_in(path, kept))
+            remove_made(self.folder, lambda path, _: kept is None or not is_in(path, kept))
             remove_tree(self.folder)
             if self._lock is not None:
                 with contextlib.suppress(OSError):  # a script may have closed it
                     os.close(self._lock)
                 self._lock = None
-
-
-def _is_in(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def _is_transparent(status: os.stat_result) -> bool:

@@ -12,7 +12,7 @@ import pytest
 from neusight.integrations.cli.commands import doctor
 from neusight.integrations.cli.commands.doctor import Finding, examine, report
 from neusight.integrations.cli.main import main
-from neusight.integrations.program.guard import landlock
+from neusight.integrations.program.guard import guarded_process, landlock
 from neusight.integrations.program.guard.guarded_process import FILES_VARIABLE, why_no_view
 
 
@@ -49,6 +49,25 @@ def test_it_says_what_guards_the_users_files(
         "guarded by the overlay alone: this kernel has no Landlock, or it is off (Linux 5.19 or "
         "later has what it takes); no copy-on-write view: NEUSIGHT_FILES says so",
     )
+
+
+def test_without_supervision_it_says_what_is_missing_and_what_would_help(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not landlock.is_available():
+        pytest.skip("this kernel has no Landlock")
+    monkeypatch.setenv(FILES_VARIABLE, "overlay")
+    monkeypatch.setattr(guarded_process, "why_unsupervised", lambda: "Invalid argument")
+    monkeypatch.setattr(doctor, "why_unsupervised", lambda: "Invalid argument")
+
+    found = doctor._EXAMINATIONS["your files"]("your files")
+
+    assert found.state == "absent"
+    assert found.text == (
+        "guarded by the overlay alone: the kernel lets no process supervise another: Invalid "
+        "argument; no copy-on-write view: NEUSIGHT_FILES says so"
+    )
+    assert "the capability SYS_ADMIN" in found.line.splitlines()[1]
 
 
 def test_a_missing_extra_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -238,7 +238,23 @@ def test_a_folder_of_a_group_that_is_not_the_users_own_is_refused(place: Path, u
         pytest.skip("a namespace of users maps one group")
     os.chown(place / "here", user, 0)
 
-    assert "here cannot be covered: Value too large" in in_view(lambda: None, place, user)
+    seen = in_view(lambda: None, place, user)
+
+    assert "here cannot be covered: its owner or group is another" in seen
+
+
+def test_what_stood_there_keeps_its_mode_when_changes_are_told(place: Path, user: int) -> None:
+    here = place / "here"
+    (here / "to_dir").symlink_to("dir")
+    before = standing(here)
+    lines = "rm a.txt link to_dir; mkdir a.txt link to_dir; echo n > a.txt/n"
+    assert in_view(lambda: shell(lines), place, user) == "''"
+
+    changes = set(Layers(str(place / "store")).changes())
+
+    paths = {os.path.relpath(one.path, here) for one in changes}
+    assert paths - {"a.txt", "link", "to_dir"} == {"a.txt/n"}
+    assert standing(here) == before
 
 
 def test_nothing_of_a_large_folder_is_copied(place: Path, user: int) -> None:
