@@ -28,6 +28,8 @@ USES = uses_by_package()
 NOT_OF_TORCH = {
     *(
         "_C",
+        "_FINEGRAINED_FP8",
+        "_assisted_decoding",
         "_ArgumentGroup",
         "_abc",
         "_functools",
