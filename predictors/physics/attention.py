@@ -60,15 +60,11 @@ class _Implementation(NamedTuple):
 
 
 #: FlashAttention-2 is what PyTorch ships as "flash"; on Hopper it reaches 0.35 of peak
-#: (arXiv 2407.08608, abstract; H100, 4096 tokens of 64 and 128, benchmarks/measured/h100: 0.35), on
-#: Ampere and Ada as fitted on data/modern (vLLM); on Blackwell and for backward a prior.
+#: (arXiv 2407.08608, abstract), on Ampere and Ada as fitted on data/modern (vLLM); on
+#: Blackwell and for backward a prior.
 _FLASH_2 = _Implementation(before_hopper=0.95, hopper=0.54, blackwell=0.33, backward=0.75)
-_FLASH_2_FORWARD_HOPPER = 0.4425
-#: Kernels made for the architecture: FlashAttention-3 and -4, TensorRT-LLM (data/modern).
+#: Kernels made for the architecture: FlashAttention-3 and -4, cuDNN, TensorRT-LLM (data/modern).
 _NATIVE = _Implementation(before_hopper=0.95, hopper=1.17, blackwell=1.25, backward=0.75)
-#: cuDNN's, on Hopper: its products reach the peak beside the exponentials (H100, 15 shapes forward
-#: and backward, benchmarks/measured/h100).
-_CUDNN = _NATIVE._replace(hopper=2.0, backward=0.68)
 #: The memory-efficient kernels of xFormers in PyTorch. A prior.
 _EFFICIENT = _Implementation(before_hopper=0.6, hopper=0.35, blackwell=0.2, backward=0.6)
 #: The Triton template of torch's flex attention: 0.90 of FlashAttention-2 forward and 0.85
@@ -105,7 +101,7 @@ _IMPLEMENTATIONS = {
     "flash_attention": _FLASH_2,
     "flash_attention_3": _NATIVE,
     "flash_attention_4": _NATIVE,
-    "cudnn_attention": _CUDNN,
+    "cudnn_attention": _NATIVE,
     "efficient_attention": _EFFICIENT,
     "flex_attention": _FLEX,
     "flash_attention_triton": _FIRST_TRITON,
@@ -130,28 +126,34 @@ _FLASH_2_TAIL_SHARE = 1.4
 _FLASH_2_ALONE = 2.0
 _FLASH_2_FLOOR_FACTOR = 1.0
 _FLASH_2_MAJORS = (9, 10)
+
+
+class _Measured(NamedTuple):
+    """An implementation in 16 bits where its kernels were measured alone: the share of the
+    large-GEMM throughput that its products reach; clocks of a CTA beside its pairs of tiles; how
+    many times as long as the exponentials its work on the cores takes (0: the products hide it),
+    and where keys take one tile; what head dimensions are padded to a multiple of; the share of
+    the longest CTA's time that the tail adds, without and with a causal mask."""
+
+    share: float
+    cta_clocks: float = _CTA_CLOCKS
+    core_work: float = 1.0
+    core_work_of_a_tile: float = 1.0
+    head_dim_step: int = HEAD_DIM_STEP
+    tail_shares: tuple[float, float] = (_TAIL_SHARE, _TAIL_SHARE)
+
+
+#: By name and whether backward, on Hopper: 15 shapes each of cuDNN and of the memory-efficient
+#: kernels, 44 and 29 of FlashAttention-2 (benchmarks/measured/h100, bf16; fp16 was not used).
+_ON_HOPPER = {
+    ("cudnn_attention", False): _Measured(2.0, 2000.0, tail_shares=(0.0, 0.6)),
+    ("cudnn_attention", True): _Measured(0.843),
+    ("flash_attention", False): _Measured(0.4425, core_work=0.0, core_work_of_a_tile=0.0),
+    ("flash_attention", True): _Measured(0.478, 15_500.0, 2.4, 2.4),
+    ("efficient_attention", False): _Measured(0.35, 2600.0, 3.9, 3.9, head_dim_step=64),
+    ("efficient_attention", True): _Measured(0.245, 2600.0, 9.8, 1.0, head_dim_step=64),
+}
 _HOPPER = 9
-
-#: FlashAttention-2 backward on Hopper: clocks of a CTA beside its pairs of tiles, how many times
-#: as long as the exponentials its work on the cores takes, and what its products reach of the
-#: forward's as above (H100, 29 shapes in bf16, benchmarks/measured/h100; 15 in fp16 not used).
-_FLASH_2_BACKWARD_CTA_CLOCKS = 15_500.0
-_FLASH_2_BACKWARD_CORE_WORK = 2.4
-_FLASH_2_BACKWARD = 0.885
-
-#: cuDNN's forward on Hopper: clocks of a CTA beside its pairs of tiles, and the share of the
-#: longest CTA's time that a causal mask adds (H100, 15 shapes in benchmarks/measured/h100).
-_CUDNN_CTA_CLOCKS = 2000.0
-_CUDNN_CAUSAL_TAIL_SHARE = 0.6
-
-#: The memory-efficient kernels in 16 bits on Hopper: head dimensions are padded to 64 or 128, a CTA
-#: costs less beside its pairs, and the work on the cores beside the products takes so many times as
-#: long as the exponentials alone, backward where keys take more than a tile. Backward products
-#: reach 0.7 of the forward's (H100, 15 shapes each, benchmarks/measured/h100).
-_EFFICIENT_HEAD_DIM_STEP = 64
-_EFFICIENT_CTA_CLOCKS = 2600.0
-_EFFICIENT_CORE_WORK = {False: 3.9, True: 9.8}
-_EFFICIENT_BACKWARD = 0.7
 
 #: The same on Ampere and Ada, where neither side is longer than 128: clocks of a CTA of 64 queries,
 #: and of each 64 keys of 128 elements (RTX A6000, 32 heads; 16 were kept back), two CTAs an SM. The
@@ -190,17 +192,15 @@ def attention_timing(kernel: Kernel, gpu: GPU, *, sustained: bool) -> PhysicalTi
     pair_us = _pair_us(kernel, size, gpu, sustained=sustained)
     heads = size.batch * size.heads
     columns, rows = -(-size.seq_kv // TILE_KV), -(-size.seq_q // TILE_Q)
-    is_cudnn = _is_cudnn_of_hopper(kernel, size, gpu)
-    cta_us = _cta_clocks(kernel, size, gpu) / clock
+    measured = _measured(kernel, size, gpu)
+    cta_us = (measured.cta_clocks if measured else _CTA_CLOCKS) / clock
     num_tiles, longest = (columns, rows) if size.backward else (rows, columns)
     total_us = heads * (visible_tile_pairs(size) * pair_us + num_tiles * cta_us) / gpu.num_sms
     if not size.backward and size.kv_heads:
         total_us = min(total_us, _packed_us(kernel, size, gpu, sustained=sustained))
     dram_us = _dram_us(kernel, gpu)
     is_flash_2 = _is_flash_2(kernel, size, gpu)
-    tail_share = _TAIL_SHARE
-    if is_cudnn:
-        tail_share = _CUDNN_CAUSAL_TAIL_SHARE if size.causal else 0.0
+    tail_share = measured.tail_shares[size.causal] if measured else _TAIL_SHARE
     best_us, split = min(
         (
             smooth_maximum(
@@ -237,12 +237,12 @@ def attention_timing(kernel: Kernel, gpu: GPU, *, sustained: bool) -> PhysicalTi
     )
 
 
-def _cta_clocks(kernel: Kernel, size: AttentionSize, gpu: GPU) -> float:
-    if _is_cudnn_of_hopper(kernel, size, gpu):
-        return _CUDNN_CTA_CLOCKS
-    if _is_flash_2_backward_of_hopper(kernel, size, gpu):
-        return _FLASH_2_BACKWARD_CTA_CLOCKS
-    return _EFFICIENT_CTA_CLOCKS if _is_efficient_of_hopper(kernel, gpu) else _CTA_CLOCKS
+def _measured(kernel: Kernel, size: AttentionSize, gpu: GPU) -> _Measured | None:
+    """What was measured of this implementation on this architecture, in 16 bits."""
+    is_hopper = gpu.vendor == "nvidia" and gpu.compute_capability[0] == _HOPPER
+    if not is_hopper or DTYPE_BYTES[kernel.dtype] > 2:
+        return None
+    return _ON_HOPPER.get((kernel.variant, size.backward))
 
 
 def _short_us(kernel: Kernel, size: AttentionSize, gpu: GPU) -> float:
@@ -263,25 +263,6 @@ def _is_flash_2(kernel: Kernel, size: AttentionSize, gpu: GPU) -> bool:
     """Whether it is the forward of FlashAttention-2 on a GPU that it was not written for."""
     is_newer = gpu.vendor == "nvidia" and gpu.compute_capability[0] in _FLASH_2_MAJORS
     return kernel.variant == "flash_attention" and is_newer and not size.backward
-
-
-def _is_cudnn_of_hopper(kernel: Kernel, size: AttentionSize, gpu: GPU) -> bool:
-    """Whether it is the forward of cuDNN on the GPU on which that was measured."""
-    is_hopper = gpu.vendor == "nvidia" and gpu.compute_capability[0] == _HOPPER
-    return kernel.variant == "cudnn_attention" and is_hopper and not size.backward
-
-
-def _is_flash_2_backward_of_hopper(kernel: Kernel, size: AttentionSize, gpu: GPU) -> bool:
-    """The same of FlashAttention-2's backward."""
-    is_hopper = gpu.vendor == "nvidia" and gpu.compute_capability[0] == _HOPPER
-    return kernel.variant == "flash_attention" and is_hopper and size.backward
-
-
-def _is_efficient_of_hopper(kernel: Kernel, gpu: GPU) -> bool:
-    """The same of the memory-efficient kernels in 16 bits, in both directions."""
-    is_hopper = gpu.vendor == "nvidia" and gpu.compute_capability[0] == _HOPPER
-    is_half = DTYPE_BYTES[kernel.dtype] <= 2
-    return kernel.variant == "efficient_attention" and is_hopper and is_half
 
 
 def _busy_us(
@@ -339,8 +320,8 @@ TF32_PRODUCTS_OF_FP32 = {False: 3.5, True: 2.5}
 def _pair_us(kernel: Kernel, size: AttentionSize, gpu: GPU, *, sustained: bool) -> float:
     """The time of a pair of tiles on one SM, µs."""
     implementation = _IMPLEMENTATIONS.get(kernel.variant, _FLASH_2)
-    is_efficient_of_hopper = _is_efficient_of_hopper(kernel, gpu)
-    step = _EFFICIENT_HEAD_DIM_STEP if is_efficient_of_hopper else HEAD_DIM_STEP
+    measured = _measured(kernel, size, gpu)
+    step = measured.head_dim_step if measured else HEAD_DIM_STEP
     head_dim = -(-size.head_dim // step) * step
     head_dim_v = -(-size.head_dim_v // step) * step
     depth = 3 * head_dim + 2 * head_dim_v if size.backward else head_dim + head_dim_v
@@ -354,26 +335,17 @@ def _pair_us(kernel: Kernel, size: AttentionSize, gpu: GPU, *, sustained: bool) 
         compute, peak = "tf32", gpu.peak_flops("tf32", matrix=True)
         peak /= TF32_PRODUCTS_OF_FP32[size.backward]
     sm_peak = peak * 1e-6 / gpu.num_sms
-    hides_exponentials = _is_flash_2(kernel, size, gpu) and gpu.compute_capability[0] == _HOPPER
-    share = _FLASH_2_FORWARD_HOPPER if hides_exponentials else _share(implementation, gpu)
+    share = measured.share if measured else _share(implementation, gpu)
     reached = min(1.0, utilization_of(gpu, compute, sustained=sustained) * share)
-    is_flash_2_backward = _is_flash_2_backward_of_hopper(kernel, size, gpu)
-    if is_efficient_of_hopper and size.backward:
-        reached *= _EFFICIENT_BACKWARD
-    elif is_flash_2_backward:
-        reached *= _FLASH_2_BACKWARD
-    elif size.backward:
+    if size.backward and not measured:
         reached *= (_FLASH_2 if gpu.vendor == "amd" else implementation).backward
     if size.head_dim_v > _longest_kept_head_dim(gpu, is_efficient=is_efficient):
         reached *= SPILLED_SHARE
     matrix_us = 2.0 * scores * depth / (sm_peak * reached)
     exponential_us = scores / (exponentials_per_clock(gpu) * gpu.clock_hz * 1e-6)
-    if is_efficient_of_hopper and (size.seq_kv > TILE_KV or not size.backward):
-        exponential_us *= _EFFICIENT_CORE_WORK[size.backward]
-    if is_flash_2_backward:
-        exponential_us *= _FLASH_2_BACKWARD_CORE_WORK
-    if hides_exponentials:
-        return max(matrix_us, exponential_us)
+    if measured:
+        core_work = measured.core_work if size.seq_kv > TILE_KV else measured.core_work_of_a_tile
+        return max(matrix_us + core_work * exponential_us, exponential_us)
     return implementation.times[size.backward] * (matrix_us + exponential_us)
 
 
