@@ -315,8 +315,8 @@ def read_baseline(path: Path) -> dict[str, Case]:
         data = read_bytes(path)
     except FileNotFoundError:
         raise BaselineError(
-            f"There is no baseline {path}. Write it with --update (before the script, where there is "
-            "one), look at it and commit it."
+            f"There is no baseline {path}. Write it with --update (before the script, where there "
+            "is one), look at it and commit it."
         ) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
