@@ -45,7 +45,8 @@ _TORCHTITAN_GPU = "H100-SXM5-96GB-HBM2E"
 
 @dataclass(frozen=True)
 class Run:
-    """A recipe, its arguments, and the ranks that it runs on."""
+    """A recipe, its arguments, and the ranks that it runs on; `tokens` of a rank's step where their
+    order (a sequence first) hides the batch."""
 
     script: str
     arguments: tuple[str, ...]
@@ -53,15 +54,18 @@ class Run:
     world_size: int
     network_gbps: str = ""
     torch: str = ""
+    tokens: int = 0
 
     @property
     def words(self) -> list[str]:
         """The command that forecasts it, but for where its figures go."""
         network = ["--network-gbps", self.network_gbps] if self.network_gbps else []
         version = ["--torch", self.torch] if self.torch else []
+        tokens = ["--tokens", str(self.tokens)] if self.tokens else []
         return [
             "run", "--quiet", "--steps", "1", "--gpu", self.gpu, "--world-size",
-            str(self.world_size), *network, *version, str(RECIPES / self.script), *self.arguments,
+            str(self.world_size), *network, *version, *tokens, str(RECIPES / self.script),
+            *self.arguments,
         ]  # fmt: skip
 
 
@@ -129,7 +133,8 @@ def _megatron(row: dict[str, str]) -> Run:
         raise NoRecipe("interleaved stages of a pipeline: another recipe")
     how = "selective" if row["act_ckpt"].startswith("selective") else "full"
     arguments = ("--batch", row["batch"], "--recompute", how)
-    return Run("megatron.py", arguments, "A100-SXM4-80GB", int(row["n_gpus"]))
+    tokens = int(row["batch"]) * int(row["seq_or_res"])
+    return Run("megatron.py", arguments, "A100-SXM4-80GB", int(row["n_gpus"]), tokens=tokens)
 
 
 def _fms(row: dict[str, str]) -> Run:
