@@ -292,13 +292,18 @@ def test_ranks_are_laid_beside_each_other(page: PluginBrowser, screenshots: Path
     page.screenshot(screenshots / "distributed.png")
 
 
-def test_two_forecasts_are_laid_beside_each_other(page: PluginBrowser, screenshots: Path) -> None:
+def lay_beside_each_other(page: PluginBrowser, *runs: str) -> None:
+    """Opens the Diff view with those runs as baseline and experiment."""
     page.run("[...document.querySelectorAll('[role=tab]')].pop().click()")
     page.wait_for_text("Baseline", "Experimental")
-    for nth, run in enumerate(("forecast", "on-a100")):
+    for nth, run in enumerate(runs):
         page.choose("Runs", run, nth=nth)
         page.choose("Workers", "host_0", nth=nth)
         page.choose("Spans", "1", nth=nth)
+
+
+def test_two_forecasts_are_laid_beside_each_other(page: PluginBrowser, screenshots: Path) -> None:
+    lay_beside_each_other(page, "forecast", "on-a100")
 
     page.wait_for_text("Baseline", "Experimental", "aten::addmm")
     page.screenshot(screenshots / "diff.png")
@@ -314,12 +319,7 @@ def test_two_forecasts_are_laid_beside_each_other(page: PluginBrowser, screensho
 def test_a_profile_and_its_forecast_are_laid_beside_each_other(
     page: PluginBrowser, address: str, screenshots: Path
 ) -> None:
-    page.run("[...document.querySelectorAll('[role=tab]')].pop().click()")
-    page.wait_for_text("Baseline", "Experimental")
-    for nth, run in enumerate(("profile", "its-forecast")):
-        page.choose("Runs", run, nth=nth)
-        page.choose("Workers", "host_0", nth=nth)
-        page.choose("Spans", "1", nth=nth)
+    lay_beside_each_other(page, "profile", "its-forecast")
 
     page.wait_for_text("Operator View", "aten::copy_")
     page.screenshot(screenshots / "diff-with-a-profile.png")

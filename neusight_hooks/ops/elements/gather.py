@@ -89,13 +89,18 @@ def _is_wide(row: int, dtype: str, torch: tuple[int, int]) -> bool:
 _SMALL_INDEX = 16
 
 
+def _gather_rows(name: str, result: TensorSpec, indices: tuple[TensorSpec, ...]) -> list[Kernel]:
+    """Rows gathered whole."""
+    return _gather_kernel(name, result, indices, layout="contiguous", variant="whole_rows")
+
+
 def _select_rows(
     name: str, result: TensorSpec, index: TensorSpec, row: int, torch: tuple[int, int]
 ) -> list[Kernel]:
     """Rows of so many elements, one an index."""
     indices = gpu_tensors((index,))
     if _is_wide(row, result.dtype, torch):
-        return _gather_kernel(name, result, indices, layout="contiguous", variant="whole_rows")
+        return _gather_rows(name, result, indices)
     is_small = row > 1 and index.numel <= _SMALL_INDEX
     return _gather_kernel(name, result, indices, variant="small_index" if is_small else "")
 
@@ -291,10 +296,7 @@ def index(
     is_first = len(positions) == 1 and indices[0] is not None and self.is_contiguous
     row = _elements_an_index(self.shape, indices)
     if is_first and _is_wide(row, self.dtype, math.torch):
-        gathered = _gather_kernel(
-            "index", result, positions, layout="contiguous", variant="whole_rows"
-        )
-        return kernels + gathered
+        return kernels + _gather_rows("index", result, positions)
     return kernels + _gather_kernel("index", result, positions)
 
 

@@ -59,13 +59,24 @@ def radix_sort(
     return [histogram, scan] + [_sort_in_place("radix_sort_pass", pairs, 1, num_keys)] * passes
 
 
-def _sort_in_place(name: str, tensors: tuple[TensorSpec, ...], rows: int, width: int) -> Kernel:
+def _sort_in_place(
+    name: str,
+    tensors: tuple[TensorSpec, ...],
+    rows: int,
+    width: int,
+    *,
+    variant: Variant = "",
+) -> Kernel:
     """A step of a sort that reads and writes the same tensors, or a copy of them."""
-    variant: Variant = "sorted_rows" if name == "sort_rows" else ""
     return memory_kernel(
         KernelClass.SORT, name, reads=tensors, writes=tensors, rows=rows, width=width,
         variant=variant,
     )  # fmt: skip
+
+
+def _sort_short_rows(tensors: tuple[TensorSpec, ...], rows: int, width: int) -> Kernel:
+    """Rows that a warp or a CTA sorts each (sortKeyValueInplace)."""
+    return _sort_in_place("sort_rows", tensors, rows, width, variant="sorted_rows")
 
 
 def select_flagged(flags: TensorSpec, num_selected: int) -> list[Kernel]:
@@ -114,7 +125,7 @@ def _sort_rows(source: TensorSpec, rows: int, width: int) -> list[Kernel]:
     numbered = pointwise_kernel("arange", (), (positions,))
     if width <= _SMALL_SORT:
         copies = copy_kernel(source, values)
-        return copies + numbered + [_sort_in_place("sort_rows", pairs, rows, width)]
+        return copies + numbered + [_sort_short_rows(pairs, rows, width)]
     if rows == 1 or width >= _LARGE_SEGMENT:
         return numbered + radix_sort(width, key=source.dtype, value="int64") * rows
     if rows < _FEW_SEGMENTS:
@@ -219,7 +230,7 @@ def _topk(
     else:
         kernels = _select("topk", source, writes, rows, width, variant="top_k")
     if is_sorted and writes[0].numel > rows:
-        kernels.append(_sort_in_place("sort_rows", writes, rows, writes[0].numel // rows))
+        kernels.append(_sort_short_rows(writes, rows, writes[0].numel // rows))
     return kernels
 
 
