@@ -2,8 +2,8 @@
 
 Gradients are summed in buckets over all data-parallel ranks, in the last micro-batch alone; each
 rank of a ZeRO group updates its share of the fp32 states, then sends its part of the weights to the
-group (`--zero 0`: a group of all ranks). Under `--tp 2` the heads and hidden units are split, as
-Megatron splits them. Its fused norms and rotary positions
+group (`--zero 0`: a group of all ranks). Under `--tp 2` the heads, hidden units and the vocabulary
+are split, as Megatron splits them. Its fused norms and rotary positions
 (flash-attention's) are plain PyTorch here.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from split_layers import Shared, Summed
+from split_layers import Shared, Summed, split_cross_entropy
 from torch import Tensor, nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
@@ -66,22 +66,26 @@ class InternLM(nn.Module):
     def __init__(self, options: argparse.Namespace, group: Any) -> None:
         super().__init__()
         self.recomputes = options.recompute
-        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
+        self.group = group
+        self.embedding = nn.Embedding(VOCABULARY // options.tp, WIDTH)
         self.blocks = nn.ModuleList(Block(options.tp, group) for _ in range(LAYERS))
         self.norm = nn.RMSNorm(WIDTH, eps=1e-6)
-        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.head = nn.Linear(WIDTH, VOCABULARY // options.tp, bias=False)
         places = torch.outer(torch.arange(options.seq).float(), torch.ones(DIM // 2))
         self.register_buffer("cosine", places.cos(), persistent=False)
         self.register_buffer("sine", places.sin(), persistent=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embedding(tokens)
+        if self.group is not None:
+            x = Summed.apply(x, self.group)
         for block in self.blocks:
             if self.recomputes:
                 x = checkpoint(block, x, self.cosine, self.sine, use_reentrant=False)
             else:
                 x = block(x, self.cosine, self.sine)
-        return self.head(self.norm(x))
+        x = self.norm(x)
+        return self.head(x if self.group is None else Shared.apply(x, self.group))
 
 
 class MasterAdamW(torch.optim.AdamW):
@@ -138,14 +142,19 @@ def main() -> None:
         model, process_group=data, bucket_cap_mb=512, gradient_as_bucket_view=True
     )
     optimizer = ZeroRedundancyOptimizer(
-        model.parameters(), MasterAdamW, process_group=states, lr=1e-4
-    )
+        model.parameters(), MasterAdamW, process_group=states, parameters_as_bucket_view=True,
+        lr=1e-4,
+    )  # fmt: skip
     for _ in range(options.steps):
         for number in range(options.accumulate):
-            tokens = torch.randint(VOCABULARY, (options.batch, options.seq), device="cuda")
+            shape = (options.batch, options.seq)
+            tokens = torch.randint(VOCABULARY // options.tp, shape, device="cuda")
             run.require_backward_grad_sync = number == options.accumulate - 1
-            logits = run(tokens)
-            loss = F.cross_entropy(logits.flatten(0, 1).float(), tokens.roll(-1, 1).flatten())
+            logits = run(tokens).flatten(0, 1).float()
+            if split is None:
+                loss = F.cross_entropy(logits, tokens.roll(-1, 1).flatten())
+            else:
+                loss = split_cross_entropy(logits, split)
             (loss / options.accumulate).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
         optimizer.step()

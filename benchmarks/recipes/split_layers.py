@@ -1,4 +1,5 @@
-"""What goes into a layer that ranks share, and what comes out: Megatron's four functions."""
+"""What goes into a layer that ranks share, and what comes out: Megatron's four functions; and its
+loss over a vocabulary that they share."""
 
 from __future__ import annotations
 
@@ -76,3 +77,13 @@ class Scattered(torch.autograd.Function):
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return _gathered(gradient, context.group), None
+
+
+def split_cross_entropy(logits: Tensor, group: Any) -> Tensor:
+    """Cross entropy of logits whose vocabulary the ranks share; the first of each is the true one."""
+    largest = logits.detach().amax(-1)
+    dist.all_reduce(largest, dist.ReduceOp.MAX, group=group)
+    logits = logits - largest[..., None]
+    total = Summed.apply(logits.exp().sum(-1), group)
+    own = Summed.apply(logits[..., 0].clone(), group)
+    return (total.log() - own).mean()

@@ -41,9 +41,9 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "wrote instead of yours"},
     "--max-ops": {"type": int, "default": DEFAULT_MAX_OPS, "metavar": "N",
         "help": "end a loop that waits for an invented value after N ops"},
-    "--network-gbps": {"metavar": "G[xN]",
+    "--network-gbps": {"metavar": "G[xN][:ecmp]",
         "help": "another network between hosts, one direction, 1e9 bytes per second: N cards of G "
-        "for each host"},
+        "for each host; :ecmp: Ethernet whose switches choose paths by a hash"},
     "--predictor": {"metavar": "NAME", "help": "who prices the kernels"},
     "--price": {"action": "append", "default": [], "metavar": "GPU=PRICE,…",
         "help": "price of a GPU an hour, for the cost of steps and tokens"},

@@ -119,9 +119,9 @@ class Topology:
                 "--topology."
             )
 
-    def with_network(self, network: Level) -> Topology:
-        """The same with another network, which joins all nodes."""
-        return replace(self, levels=(*self.inside, network), measured=())
+    def with_network(self, *networks: Level) -> Topology:
+        """The same with other networks, from the innermost outwards; the last joins all nodes."""
+        return replace(self, levels=(*self.inside, *networks), measured=())
 
     def to_json(self) -> dict[str, Any]:
         """Everything as plain JSON values; `from_json` reads it back."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ from neusight.predictors.clusters.named import (
 )
 from neusight.predictors.clusters.topology import Level
 from neusight.predictors.errors import OptionError, TopologyError
-from neusight.predictors.gpu import gpus
+from neusight.predictors.gpu import find_gpu, gpus
+from neusight.predictors.kernel import Kernel
+from neusight.predictors.physics.communication.collective import collective_timing
 
 KNOWN = "a3-mega dgx-a100 dgx-h100 gb200-nvl72 hgx-b200 mi300x ndv4 ndv5 p4d p5.48xlarge pcie-l40s"
 
@@ -69,9 +72,22 @@ def test_a_network_in_words_is_for_the_ranks_of_a_node(
     assert (network.nics_per_node, network.gbps) == (cards, float(text.partition("x")[0]))
 
 
+def test_paths_chosen_by_hashes_are_slower_beyond_the_hosts_of_a_switch() -> None:
+    """32 ports lead to hosts: 8 hosts of 4 cards, 64 GPUs."""
+    topology = with_cards("12.5x4:ecmp", find_topology("dgx-a100"), 8)
+    gpu = replace(find_gpu("A100-SXM4-80GB"), topology=topology)
+
+    def time_us(ranks: int) -> float:
+        kernel = Kernel.collective("all_reduce", 2**30, ranks, num_nodes=ranks // 8)
+        return collective_timing(kernel, gpu).time_us
+
+    assert time_us(128) / time_us(64) == pytest.approx(1.4, rel=0.05)
+
+
 @pytest.mark.parametrize(
-    "text", ["", "x", "fast", "0x8", "-1", "nan", "inf", "50x0", "50x1e9", "1x2x3"]
+    "text",
+    ["", "x", "fast", "0x8", "-1", "nan", "inf", "50x0", "50x1e9", "1x2x3", ":ecmp", "50:", "50:rdma"],
 )
 def test_what_is_no_network_is_refused(text: str) -> None:
-    with pytest.raises(OptionError, match="it must be like 50 or 50x8"):
+    with pytest.raises(OptionError, match="it must be like 50, 50x8 or 50x8:ecmp"):
         with_cards(text, find_topology("dgx-h100"), 8)
