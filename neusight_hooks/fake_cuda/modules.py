@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.jit._builtins import _get_builtin_table
 from torch.nn.parameter import is_lazy
 from torch.utils._device import _device_constructors
@@ -134,7 +135,17 @@ def _install_apply(patches: Patches, recorder: Recorder) -> None:
         materialize(self, (0,), "cpu", dtype)
         moved.take_over(self, torch.empty(shape, device=device, dtype=dtype))
 
+    plain: Any = torch.Tensor.data
+
+    def set_data(self: Any, value: Any) -> None:
+        # FSDP1 moves the buffers of a module so.
+        if isinstance(value, ForecastTensor) and not isinstance(self, FakeTensor):
+            moved.take_over(self, value)
+        else:
+            plain.__set__(self, value)
+
     patches.on_restore(moved.give_back)
+    patches.set(torch.Tensor, "data", property(plain.__get__, set_data))
     patches.set(nn.Module, "_apply", apply)
     patches.set(without_shape, "materialize", materialized)
 

@@ -269,3 +269,33 @@ def test_nothing_is_copied_out_of_the_device_meta() -> None:
                 copy()
         with pytest.raises(RuntimeError, match="incompatible tensor type"):
             on_gpu.data = on_meta
+
+
+def test_a_tensor_of_the_cpu_takes_data_on_the_gpu_and_comes_back() -> None:
+    """FSDP1 moves buffers so (`buffer.data = buffer.to(device)`)."""
+    before = torch.arange(4.0)
+    with neusight.forecast_on("H100") as forecast:
+        inside = torch.ones(4)
+        for tensor in (before, inside):
+            tensor.data = tensor.to("cuda")
+            tensor.data = tensor.to("cuda", torch.bfloat16)
+            assert tensor.device.type == "cuda"
+            assert (tensor + 1).dtype == torch.bfloat16
+
+    assert forecast.recording.num_ops
+    assert torch.equal(before, torch.arange(4.0))
+
+
+@pytest.mark.parametrize("settings", [{}, {"use_orig_params": True, "sync_module_states": True}])
+def test_fsdp1_shards_a_module_with_buffers(settings: dict[str, bool]) -> None:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    with neusight.forecast_on("H100", world_size=4) as forecast:
+        torch.distributed.init_process_group("nccl")
+        net = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
+        shards: Any = FullyShardedDataParallel(net, device_id=torch.device("cuda", 0), **settings)
+        shards(torch.ones(4, 8, device="cuda")).sum().backward()
+        torch.distributed.destroy_process_group()
+
+    gathers = [k for k, _ in forecast.kernels if k.name == "all_gather"]
+    assert [kernel.size.num_bytes for kernel in gathers] == [4 * (8 * 8 + 8 + 8 + 8)]
