@@ -31,7 +31,7 @@ _DEVICE_OPTIONS = (
 )
 
 #: Programs that start a script, and do not belong before one here.
-_LAUNCHERS = ("python", "python3", "torchrun", "accelerate", "deepspeed", "ipython")
+_LAUNCHERS = ("python", "python3", "torchrun", "accelerate", "ipython")
 #: Bytes of a shell script that are searched for the script it starts.
 _SHELL_SCRIPT_BYTES = 65_536
 _STARTS_A_SCRIPT = re.compile(rb"(?:^|[\s;&(])(\S+\.py\b[^\n;&|#\\]*)", re.MULTILINE)

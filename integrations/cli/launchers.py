@@ -30,8 +30,8 @@ def is_launcher(program: Program) -> bool:
 
 
 def launched(program: Program) -> Launched | None:
-    """What the program starts if it is torchrun, `accelerate launch` or the module of one of them;
-    None if it is none. OptionError for arguments that the launcher itself refuses, or that leave
+    """What the program starts if it is torchrun, `accelerate launch`, `deepspeed` or the module of
+    one of them; None if it is none. OptionError for arguments that the launcher itself refuses, or that leave
     the number of processes open."""
     read = _reader_of(program)
     return None if read is None else read(program)
@@ -43,6 +43,8 @@ def _reader_of(program: Program) -> Callable[[Program], Launched] | None:
     name = PurePath(program.target).name
     if name == "torchrun":
         return _by_torchrun
+    if name == "deepspeed":
+        return _by_deepspeed
     return _by_accelerate if (name, *program.arguments[:1]) == ("accelerate", "launch") else None
 
 
@@ -86,6 +88,40 @@ def _by_accelerate(program: Program) -> Launched:
     )
 
 
+#: Options of `deepspeed` with a value and without, which say nothing of the ranks; its own parser
+#: cannot be imported before the GPU is there to be seen.
+_DEEPSPEED_VALUES = (
+    "-H", "--hostfile", "-i", "--include", "-e", "--exclude", "--master_port", "--master_addr",
+    "--launcher", "--launcher_args", "--enable_each_rank_log", "--autotuning", "--bind_core_list",
+    "--ssh_port", "--venv_script", "--log_level",
+)  # fmt: skip
+_DEEPSPEED_FLAGS = (
+    "--no_python", "--no_ssh", "--no_ssh_check", "--force_multi", "--save_pid",
+    "--bind_cores_to_rank", "-q", "--quiet",
+)  # fmt: skip
+
+
+def _by_deepspeed(program: Program) -> Launched:
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    for name in _DEEPSPEED_VALUES:
+        parser.add_argument(name)
+    for name in ("--module", "--no_local_rank", *_DEEPSPEED_FLAGS):
+        parser.add_argument(name, action="store_true")
+    parser.add_argument("--num_gpus", "--num_accelerators", default="all")
+    parser.add_argument("--num_nodes", default="1")
+    parser.add_argument("--node_rank", type=int, default=0)
+    parser.add_argument("user_script")
+    parser.add_argument("user_args", nargs=argparse.REMAINDER)
+    options = _parsed(parser, "deepspeed", program.arguments)
+    per_node = _number("deepspeed", "--num_gpus", options.num_gpus)
+    num_nodes = _number("deepspeed", "--num_nodes", options.num_nodes)
+    local_rank = () if options.no_local_rank else ("--local_rank=0",)
+    return Launched(
+        Program(options.user_script, (*local_rank, *options.user_args), is_module=options.module),
+        Rank(options.node_rank * per_node, num_nodes * per_node, per_node),
+    )
+
+
 def _parsed(
     parser: argparse.ArgumentParser, name: str, arguments: Sequence[str]
 ) -> argparse.Namespace:
@@ -110,4 +146,5 @@ _MODULES: dict[str, Callable[[Program], Launched]] = {
     "torch.distributed.run": _by_torchrun,
     "torch.distributed.launch": _by_torchrun,
     "accelerate.commands.launch": _by_accelerate,
+    "deepspeed.launcher.runner": _by_deepspeed,
 }

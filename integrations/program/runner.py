@@ -75,8 +75,9 @@ _INTERRUPTED = Outcome(failure="interrupted", exit_code=ExitCode.INTERRUPTED)
 
 
 def hide_gpus() -> None:
-    """Keeps a real GPU out of it: torch must see none. Call it before torch is imported."""
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    """Keeps a real GPU out of it: torch must see none. Call it before torch is imported. The
+    program reads in `os.environ` what its user set: DeepSpeed takes the variable apart."""
+    os.putenv("CUDA_VISIBLE_DEVICES", "")
 
 
 def run_program(program: Program, session: Session, *, is_last: bool = False) -> Outcome:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -68,7 +69,7 @@ def _refuse(patches: Patches, module: Any) -> None:
     def load_or_refuse(name: str, sources: Any, *args: Any, **kwargs: Any) -> Any:
         files = [sources] if isinstance(sources, str) else list(sources)
         if any(str(file).endswith(_CUDA_FILES) for file in files) or kwargs.get("with_cuda"):
-            raise _no_compiler(name)
+            return _known_extension(name)
         return load(name, sources, *args, **kwargs)
 
     def load_inline_or_refuse(
@@ -80,6 +81,15 @@ def _refuse(patches: Patches, module: Any) -> None:
 
     patches.set(module, "load", load_or_refuse)
     patches.set(module, "load_inline", load_inline_or_refuse)
+
+
+def _known_extension(name: str) -> SimpleNamespace:
+    """What a library compiles for itself, if there is a stub of it."""
+    from neusight.stubs.packages.deepspeed import EXTENSIONS
+
+    if name not in EXTENSIONS:
+        raise _no_compiler(name)
+    return SimpleNamespace(**EXTENSIONS[name])
 
 
 def _no_compiler(name: str) -> UnmappedOpError:

@@ -1,4 +1,4 @@
-"""What torchrun and accelerate would start."""
+"""What torchrun, accelerate and deepspeed would start."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 from neusight.fake_cuda.distributed.rank import Rank
 from neusight.integrations.cli.launchers import Launched, is_launcher, launched
 from neusight.integrations.program.program import Program
+from neusight.predictors.errors import OptionError
 
 
 def of(*words: str, is_module: bool = False) -> Program:
@@ -46,6 +47,12 @@ def test_accelerates_own_arguments_say_the_ranks() -> None:
     assert launched(program) == Launched(of("a.py"), Rank(0, 16, 8))
 
 
+def test_deepspeeds_own_arguments_say_the_ranks() -> None:
+    words = ("deepspeed", "--hostfile", "hosts", "--num_nodes", "2", "--num_gpus=8", "a.py", "--lr")
+
+    assert launched(of(*words)) == Launched(of("a.py", "--local_rank=0", "--lr"), Rank(0, 16, 8))
+
+
 @pytest.mark.parametrize("program", [of("train.py", "torchrun"), of("accelerate", "config")])
 def test_other_programs_start_nothing(program: Program) -> None:
     assert launched(program) is None
@@ -56,11 +63,11 @@ def test_other_programs_start_nothing(program: Program) -> None:
     [
         (("torchrun", "--nproc-per-node", "gpu", "a.py"), "'gpu' asks the machine"),
         (("torchrun", "--nproc-per-node", "0", "a.py"), "say a number"),
+        (("deepspeed", "a.py"), "say a number for --num_gpus"),
+        (("deepspeed", "--num_gpus", "2", "--what", "a.py"), "deepspeed: unrecognized arguments"),
         (("torchrun",), "torchrun: the following arguments are required: training_script"),
     ],
 )
 def test_what_leaves_the_ranks_open_is_refused(words: tuple[str, ...], stated: str) -> None:
-    from neusight.predictors.errors import OptionError
-
     with pytest.raises(OptionError, match=stated):
         launched(of(*words))

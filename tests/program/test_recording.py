@@ -40,6 +40,16 @@ def test_what_was_recorded_knows_the_program(tmp_path: Path) -> None:
     assert found.outcome == Outcome()
 
 
+def test_the_program_reads_which_gpus_its_user_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DeepSpeed takes the variable apart, and an empty one is no list of numbers."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    text = "import os\nassert os.environ['CUDA_VISIBLE_DEVICES'] == '2,3'\n"
+
+    assert recorded(program(tmp_path, text), H100, OPTIONS).outcome == Outcome()
+
+
 def test_kernels_are_those_of_the_version_of_torch_that_is_stated(tmp_path: Path) -> None:
     text = (
         "import torch\n"

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from neusight.stubs.stub_ops import count_use, make_op
 
-_adam = make_op(
+adam_of_lists = make_op(
     "apex::multi_tensor_adam(Tensor(a!)[] self, Tensor[] grads, Tensor(b!)[] exp_avgs, "
     "Tensor(c!)[] exp_avg_sqs) -> ()",
     lambda *lists: None,
@@ -96,7 +96,7 @@ class FusedAdam(_OneKernel):
         group["step"] = group.get("step", 0) + 1
         first = self._states("exp_avg", parameters, torch.float32)
         second = self._states("exp_avg_sq", parameters, torch.float32)
-        _adam(parameters, [parameter.grad for parameter in parameters], first, second)
+        adam_of_lists(parameters, [parameter.grad for parameter in parameters], first, second)
 
 
 class FusedSGD(_OneKernel):
