@@ -69,7 +69,10 @@ class StorageWatch:
         self._follow(storage, op, who.module, who.phase, who.stack)
 
     def mark(self, tensor: torch.Tensor, kind: str) -> None:
-        """Says what a storage is for: parameter, gradient, buffer, optimizer_state."""
+        """Says what a storage is for: parameter, gradient, buffer, optimizer_state; of a DTensor
+        that of its part on this rank."""
+        if not isinstance(tensor, ForecastTensor):
+            tensor = getattr(tensor, "_local_tensor", tensor)
         if not isinstance(tensor, ForecastTensor) or tensor._fake_device.type != "cuda":
             return
         storage = tensor.untyped_storage()

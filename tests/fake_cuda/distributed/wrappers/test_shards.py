@@ -57,3 +57,25 @@ def test_a_forecast_finds_such_shards_without_cutting() -> None:
         assert strided(0, split_factor=2).local_shard_size_and_offset(8, 2, 1) == (4, 2)
 
     assert strided.local_shard_size_and_offset is original
+
+
+def test_shards_that_a_state_gives_are_parameters_in_memory() -> None:
+    """As accelerate loads them, rank 0 alone having the whole."""
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    with neusight.forecast_on("H100", world_size=4) as forecast:
+        join()
+        with torch.device("meta"):
+            net = torch.nn.Linear(64, 1024, bias=False)
+        fully_shard(net)
+        weight: DTensor = net.weight  # type: ignore[assignment]
+        whole = torch.zeros(1024, 64, device="cuda")
+        made = distribute_tensor(whole, weight.device_mesh, weight.placements)
+        net.load_state_dict({"weight": made}, assign=True)
+        del whole, made
+        for _ in range(3):
+            net(torch.ones(8, 64, device="cuda")).sum().backward()
+
+    kinds = {alive["kind"]: alive["num_bytes"] for alive in forecast.to_json()["memory"]["alive"]}
+    assert kinds["parameter"] >= 64 * 1024 * 4 / 4
