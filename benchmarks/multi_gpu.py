@@ -125,7 +125,9 @@ def _intern_evo(row: dict[str, str]) -> Run:
         "--batch", row["batch"], "--accumulate", accumulate, "--tp", tp, "--zero",
         "0" if group == "-1" else group, *(("--recompute",) if row["act_ckpt"] == "full" else ()),
     )  # fmt: skip
-    return Run("internlm.py", arguments, "A100-SXM4-80GB", int(row["n_gpus"]), f"{_FOUR_CARDS}:ecmp")
+    return Run(
+        "internlm.py", arguments, "A100-SXM4-80GB", int(row["n_gpus"]), f"{_FOUR_CARDS}:ecmp"
+    )
 
 
 def _megatron(row: dict[str, str]) -> Run:

@@ -80,7 +80,8 @@ class Scattered(torch.autograd.Function):
 
 
 def split_cross_entropy(logits: Tensor, group: Any) -> Tensor:
-    """Cross entropy of logits whose vocabulary the ranks share; the first of each is the true one."""
+    """Cross entropy of logits whose vocabulary the ranks share; the first of each is the true
+    one."""
     largest = logits.detach().amax(-1)
     dist.all_reduce(largest, dist.ReduceOp.MAX, group=group)
     logits = logits - largest[..., None]

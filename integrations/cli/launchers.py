@@ -31,8 +31,8 @@ def is_launcher(program: Program) -> bool:
 
 def launched(program: Program) -> Launched | None:
     """What the program starts if it is torchrun, `accelerate launch`, `deepspeed` or the module of
-    one of them; None if it is none. OptionError for arguments that the launcher itself refuses, or that leave
-    the number of processes open."""
+    one of them; None if it is none. OptionError for arguments that the launcher itself refuses, or
+    that leave the number of processes open."""
     read = _reader_of(program)
     return None if read is None else read(program)
 

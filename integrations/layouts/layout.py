@@ -134,7 +134,7 @@ def layouts_of(
     found = [
         layout
         for tensor in _divisors(min(gpus_per_node, world_size), of=world_size)
-        if _splits(shape, tensor)
+        if _splits(shape, tensor) and not work.sequence % tensor
         for pipeline in _divisors(_MOST_STAGES, of=world_size // tensor)
         if pipeline == 1 or (shape.has_stages and pipeline <= shape.num_blocks)
         for layout in _of_copies(

@@ -24,6 +24,7 @@ from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     PrepareModuleInput,
     RowwiseParallel,
+    SequenceParallel,
     loss_parallel,
     parallelize_module,
 )
@@ -83,7 +84,7 @@ def blocks_name(model: nn.Module) -> str:
 
 class DecoderStage(nn.Module):
     """Some layers of a decoder of transformers: the first takes token ids, the last gives
-    logits."""
+    logits. `sequence_ranks` share the sequence between layers."""
 
     def __init__(self, model: nn.Module, blocks: range) -> None:
         super().__init__()
@@ -91,6 +92,7 @@ class DecoderStage(nn.Module):
         last = len(decoder.layers)
         self.embed_tokens = decoder.embed_tokens if blocks.start == 0 else None
         self.rotary_emb = decoder.rotary_emb
+        self.sequence_ranks = 1
         self.layers = nn.ModuleList(decoder.layers[number] for number in blocks)
         is_last = blocks.stop == last
         self.norm = decoder.norm if is_last else None
@@ -99,7 +101,8 @@ class DecoderStage(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.embed_tokens is not None:
             x = self.embed_tokens(x)
-        places = torch.arange(x.shape[1], device=x.device)[None]
+        length = x.shape[1] * self.sequence_ranks
+        places = torch.arange(length, device=x.device)[None]
         angles = self.rotary_emb(x, places)
         for block in self.layers:
             found = block(x, position_embeddings=angles, position_ids=places, attention_mask=None)
@@ -133,7 +136,6 @@ def is_decoder(model: nn.Module) -> bool:
 
 #: Last words of the linear layers of a block whose inputs are split, not their outputs.
 _ROWWISE = ("o_proj", "out_proj", "down_proj", "wo", "w2", "out", "down", "c_proj", "fc2", "dense")
-_REPLICATED = (Replicate(),)
 
 
 def linear_layers(block: nn.Module) -> dict[str, str]:
@@ -145,35 +147,48 @@ def linear_layers(block: nn.Module) -> dict[str, str]:
     }
 
 
+def norms_of(block: nn.Module) -> list[str]:
+    """The norms of a block that stand between its layers."""
+    return [
+        name for name, module in block.named_children() if "norm" in type(module).__name__.lower()
+    ]
+
+
 def split_layers(stage: nn.Module, mesh: DeviceMesh) -> None:
-    """Tensor parallelism: each block's inputs whole, its layers by columns and then by rows."""
+    """Tensor parallelism: each block's layers by columns and then by rows. Between them the ranks
+    of a decoder share the sequence, others hold it whole."""
     blocks: Any = stage.get_submodule(blocks_name(stage))
+    between = Shard(1) if isinstance(stage, DecoderStage) else Replicate()
     for block in blocks:
         plan: dict[str, Any] = {}
         for name, how in linear_layers(block).items():
-            plan[name] = RowwiseParallel() if how == "rowwise" else ColwiseParallel()
+            rows = RowwiseParallel(output_layouts=between)
+            plan[name] = rows if how == "rowwise" else ColwiseParallel()
             owner = name.rpartition(".")[0]
             if owner and owner not in plan:
                 is_attention = hasattr(block.get_submodule(owner), "is_causal")
                 plan[owner] = (
                     PrepareModuleInput(
-                        input_kwarg_layouts={"hidden_states": Replicate()},
+                        input_kwarg_layouts={"hidden_states": between},
                         desired_input_kwarg_layouts={"hidden_states": Replicate()},
                     )
                     if is_attention
                     else PrepareModuleInput(
-                        input_layouts=_REPLICATED, desired_input_layouts=_REPLICATED
+                        input_layouts=(between,), desired_input_layouts=(Replicate(),)
                     )
                 )
+        if isinstance(stage, DecoderStage):
+            plan.update({name: SequenceParallel() for name in norms_of(block)})
         parallelize_module(block, mesh, plan)
     if isinstance(stage, DecoderStage):
-        if stage.embed_tokens is not None:
-            parallelize_module(
-                stage, mesh, {"embed_tokens": RowwiseParallel(input_layouts=Replicate())}
-            )
-        if stage.lm_head is not None:
-            columns = ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)
-            parallelize_module(stage, mesh, {"lm_head": columns})
+        stage.sequence_ranks = mesh.size()
+        rows = RowwiseParallel(input_layouts=Replicate(), output_layouts=between)
+        columns = ColwiseParallel(
+            input_layouts=between, output_layouts=Shard(-1), use_local_output=False
+        )
+        edges = {"embed_tokens": rows, "norm": SequenceParallel(), "lm_head": columns}
+        own = {name: how for name, how in edges.items() if getattr(stage, name) is not None}
+        parallelize_module(stage, mesh, own)
 
 
 def recompute(stage: nn.Module) -> None:

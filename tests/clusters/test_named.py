@@ -86,7 +86,21 @@ def test_paths_chosen_by_hashes_are_slower_beyond_the_hosts_of_a_switch() -> Non
 
 @pytest.mark.parametrize(
     "text",
-    ["", "x", "fast", "0x8", "-1", "nan", "inf", "50x0", "50x1e9", "1x2x3", ":ecmp", "50:", "50:rdma"],
+    [
+        "",
+        "x",
+        "fast",
+        "0x8",
+        "-1",
+        "nan",
+        "inf",
+        "50x0",
+        "50x1e9",
+        "1x2x3",
+        ":ecmp",
+        "50:",
+        "50:rdma",
+    ],
 )
 def test_what_is_no_network_is_refused(text: str) -> None:
     with pytest.raises(OptionError, match="it must be like 50, 50x8 or 50x8:ecmp"):

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from neusight.integrations.layouts.block import recorded_block
+from neusight.predictors.kernel import KernelClass
 from warm_python import run_python
 
 MODEL = """
@@ -64,6 +66,34 @@ def test_a_model_of_ones_own_is_laid_out_and_its_script_runs(tmp_path: Path) -> 
     )  # fmt: skip
     assert whole.returncode == 0, whole.stdout + whole.stderr
     assert ": fits, " in whole.stdout
+
+
+@pytest.mark.slow
+def test_ranks_that_split_a_decoders_layers_share_the_sequence_between_them(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    shape = {
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_hidden_layers": 2,
+        "vocab_size": 1024,
+    }
+    heads = {"num_attention_heads": 8, "num_key_value_heads": 8}
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"model_type": "llama", **shape, **heads}))
+
+    alone, shared = (
+        recorded_block(str(config), "H100", tensor=tensor, micro_batch=1, sequence=128)
+        for tensor in (1, 4)
+    )
+
+    collectives = {
+        kernel.name
+        for part, _, kernel in shared.kernels
+        if part == "block" and kernel.kernel_class is KernelClass.COLLECTIVE
+    }
+    assert {"all_gather", "reduce_scatter"} <= collectives
+    assert shared.input_bytes == alone.input_bytes / 4
+    assert shared.kept_bytes < alone.kept_bytes / 3
 
 
 @pytest.mark.parametrize(

@@ -28,5 +28,7 @@ def test_the_extension_that_its_adam_compiles_is_one_kernel_a_list() -> None:
         adam = cpp_extension.load("fused_adam", ["multi_tensor_adam.cu"])
         adam.multi_tensor_adam(2048, flag, lists, 1e-3, 0.9, 0.999, 1e-8, 1, 1, 1, 0.0)
 
-    [kernel] = [kernel for kernel, _ in forecast.kernels if kernel.kernel_class is KernelClass.OPTIMIZER]
+    [kernel] = [
+        kernel for kernel, _ in forecast.kernels if kernel.kernel_class is KernelClass.OPTIMIZER
+    ]
     assert kernel.num_bytes == 128 * 4 * 7
