@@ -319,7 +319,8 @@ class GraphNet(nn.Module):
     def forward(self, nodes: torch.Tensor, joined: torch.Tensor) -> torch.Tensor:
         values: torch.Tensor = self.lin(nodes)
         if joined.is_sparse:
-            return torch.sparse.mm(joined, values)
+            multiplied: torch.Tensor = torch.sparse.mm(joined, values)
+            return multiplied
         return torch.zeros_like(values).index_add(0, joined[1], values[joined[0]])
 
 
