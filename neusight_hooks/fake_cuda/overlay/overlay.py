@@ -366,7 +366,6 @@ class Overlay:
         if self.store.is_new(place) and self.store.is_free(target):
             self.true.rename(source, target)
             self.store.record_moved(source, target)
-            self.store.move_entries(source, target)
             return
         if stat.S_ISDIR(status.st_mode):
             if self.store.lstat(target) is None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from neusight.integrations.program.guard import landlock
+from neusight.integrations.program.guard import landlock, system_calls
 from neusight.integrations.program.guard.landlock import (
     guard_text,
     is_available,
@@ -124,7 +124,7 @@ def test_a_kernel_without_it_is_distinguished(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_kernel_that_refuses_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(landlock, "_CREATE_RULESET", 100_000)
+    monkeypatch.setitem(system_calls._NUMBERS, "landlock_create_ruleset", (100_000, 100_000))
 
     with pytest.raises(OSError, match="not implemented"):
         restrict_writes(["/tmp"])
