@@ -20,7 +20,7 @@ from neusight.integrations.program.guard.system_calls import (
     system_call,
 )
 
-__all__ = ["LEAST_ABI", "guard_text", "is_available", "landlock_abi", "restrict_writes"]
+__all__ = ["LEAST_ABI", "is_available", "landlock_abi", "restrict_writes", "why_no_landlock"]
 
 # Linux, include/uapi/linux/landlock.h.
 _VERSION_FLAG = 1
@@ -53,16 +53,13 @@ def is_available() -> bool:
     return landlock_abi() >= LEAST_ABI
 
 
-def guard_text(*, is_guarded: bool = True) -> str:
-    """What stops a write past the overlay under `neusight run`, or why nothing does; outside of it
-    (`is_guarded=False`) nothing does."""
+def why_no_landlock() -> str:
+    """Why `restrict_writes` does not work here; empty where it does."""
+    if is_available():
+        return ""
     abi = landlock_abi()
-    if abi < LEAST_ABI:
-        why = f"its Landlock is ABI {abi}" if abi else "this kernel has no Landlock, or it is off"
-        return f"guarded by the overlay alone: {why} (Linux 5.19 or later has what it takes)"
-    if not is_guarded:
-        return "guarded by the overlay alone: the kernel helps the command `neusight` only"
-    return f"guarded by the overlay, and by the kernel behind it (Landlock ABI {abi})"
+    why = f"its Landlock is ABI {abi}" if abi else "this kernel has no Landlock, or it is off"
+    return f"{why} (Linux 5.19 or later has what it takes)"
 
 
 def restrict_writes(allowed: Iterable[str]) -> None:

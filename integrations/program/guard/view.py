@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from neusight.fake_cuda.overlay.open_handles import open_for_writing, reopen
 from neusight.fake_cuda.store.changes import is_in
-from neusight.integrations.program.guard.layers import Layers
+from neusight.integrations.program.guard.layers import add_layer
 from neusight.integrations.program.guard.system_calls import system_call
 
 __all__ = ["enter_view", "reopen_inherited"]
@@ -73,7 +73,7 @@ def enter_view(store: str, kept: Iterable[str]) -> None:
     is_privileged = _unshare()
     _mount("none", "/", "", _REC | _PRIVATE)
     opened = {path: _opened(path) for path in (store, *kept)}
-    layers = Layers(f"/proc/self/fd/{opened[store]}")
+    layers = f"/proc/self/fd/{opened[store]}"
     kept_at = {path: opened[path] for path in kept}
     try:
         if is_privileged:
@@ -125,8 +125,9 @@ def _require_writable(folder: str) -> None:
 # -- with the right to mount ---------------------------------------------------------------------
 
 
-def _enter_new_root(layers: Layers, kept: Mapping[str, int]) -> None:
-    root = layers.root
+def _enter_new_root(layers: str, kept: Mapping[str, int]) -> None:
+    root = f"{layers}/root"
+    os.mkdir(root)
     _overlay(layers, "/", root)
     for mount in _mounts():
         if mount.path == "/" or _is_system(mount.path):
@@ -142,7 +143,7 @@ def _enter_new_root(layers: Layers, kept: Mapping[str, int]) -> None:
     _call("umount2", b".", _DETACH)
 
 
-def _copy_mount(layers: Layers, mount: _Mount, target: str) -> None:
+def _copy_mount(layers: str, mount: _Mount, target: str) -> None:
     """What is mounted below `/`, mounted on the new root as well."""
     if mount.is_covered and os.path.isdir(mount.path):
         try:
@@ -159,7 +160,7 @@ def _copy_mount(layers: Layers, mount: _Mount, target: str) -> None:
 # -- as an ordinary user -------------------------------------------------------------------------
 
 
-def _cover_folders(layers: Layers, kept: Mapping[str, int]) -> None:
+def _cover_folders(layers: str, kept: Mapping[str, int]) -> None:
     mounts = {mount.path: mount for mount in _mounts()}
     split: list[str] = []
     _cover(layers, "/", mounts, split)
@@ -169,7 +170,7 @@ def _cover_folders(layers: Layers, kept: Mapping[str, int]) -> None:
     _drop_capabilities()
 
 
-def _cover(layers: Layers, folder: str, mounts: Mapping[str, _Mount], split: list[str]) -> None:
+def _cover(layers: str, folder: str, mounts: Mapping[str, _Mount], split: list[str]) -> None:
     """Covers a folder, or those in it where something is mounted below; mounts of which only parts
     are covered go to `split`."""
     mount = mounts.get(folder)
@@ -199,11 +200,11 @@ def _drop_capabilities() -> None:
 # -- mounts --------------------------------------------------------------------------------------
 
 
-def _overlay(layers: Layers, folder: str, target: str) -> None:
+def _overlay(layers: str, folder: str, target: str) -> None:
     """Mounts a copy-on-write view of `folder` on `target`; paths go by descriptor, so that a colon
     or comma in one separates nothing."""
     status = os.stat(folder)
-    upper, work = layers.add(folder)
+    upper, work = add_layer(layers, folder)
     mode = stat.S_IMODE(status.st_mode)
     os.chmod(upper, mode if os.access(folder, os.W_OK) else mode & ~0o222)
     with suppress(OSError):

@@ -197,21 +197,18 @@ class Overlay:
             above = os.path.dirname(above)
         return missing(visible) if self.store.is_folder(above) else _error(errno.ENOTDIR, visible)
 
-    def library_place(self, path: Any, *, keeps_open: bool = False) -> str:
-        """Where a C library is to write instead of `path`: something new at the path itself; a
-        private copy where it keeps the file open, of what is new as well."""
-        visible = self._visible_to_change(path, follow=True)
-        if self.is_left_alone(visible):
+    def library_place(self, path: Any, *, empty: bool = True) -> str:
+        """Where a C library is to write instead of `path`: something new at the path itself, else
+        a private copy, with the content unless it is to be `empty`."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_TRUNC if empty else 0)
+        try:
+            opened = self.open(path, flags, 0o666)
+        except LeftAloneError:
             return os.fsdecode(path)
-        with self.store.changing():
-            if keeps_open:
-                return self.store.private(visible)
-            if self.store.lstat(visible) is None:
-                os.close(self._create(visible, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o666))
-            place = self.store.locate(visible)
-            if place is not None and self.store.is_new(place):
-                return place.path
-            return self.store.private(visible, empty=True)
+        try:
+            return str(self.true.readlink(f"/proc/self/fd/{opened}"))
+        finally:
+            os.close(opened)
 
     def note_written(self, place: str) -> None:
         """A C library is done with a place: it may have put another file there."""

@@ -13,8 +13,8 @@ from contextlib import suppress
 from functools import partial
 
 __all__ = [
-    "BEING_MADE", "MADE", "OWNER", "STORE_PREFIX", "TRANSPARENT", "own", "remove_leftovers",
-    "remove_made", "remove_tree",
+    "BEING_MADE", "MADE", "OWNER", "STORE_PREFIX", "TRANSPARENT", "open_up", "own",
+    "remove_leftovers", "remove_made", "remove_tree",
 ]  # fmt: skip
 
 #: How the name of a store's folder begins.
@@ -73,11 +73,16 @@ def remove_tree(folder: str) -> None:
     Never raises."""
     for place, names, _ in os.walk(folder):
         for name in names:
-            path = os.path.join(place, name)
-            if not os.path.islink(path):
-                with suppress(OSError):
-                    os.chmod(path, 0o700)
+            open_up(os.path.join(place, name))
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def open_up(folder: str) -> None:
+    """Lets this user into a folder of the run's that the script has shut. Never raises."""
+    with suppress(OSError):
+        is_folder = stat.S_ISDIR(os.lstat(folder).st_mode)
+        if is_folder and not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+            os.chmod(folder, 0o700)
 
 
 def _own_entries(parent: str, is_kind: Callable[[int], bool]) -> Iterator[str]:
@@ -97,7 +102,10 @@ def _own_entries(parent: str, is_kind: Callable[[int], bool]) -> Iterator[str]:
 def remove_made(folder: str, is_ours: Callable[[str, os.stat_result], bool]) -> None:
     """Removes what the run of the store in `folder` made elsewhere, if it is still the same and
     `is_ours` of its path and status. Never raises."""
-    for path, mark in reversed(list(_made_paths(folder))):
+    made = list(_made_paths(folder))
+    for path, _ in made:
+        open_up(path)
+    for path, mark in reversed(made):
         with suppress(OSError):
             status = os.lstat(path)
             if not is_ours(path, status):

@@ -28,6 +28,7 @@ from neusight.fake_cuda.store.leftovers import (
     OWNER,
     STORE_PREFIX,
     TRANSPARENT,
+    open_up,
     own,
     remove_made,
     remove_tree,
@@ -475,6 +476,8 @@ class Store:
         """Every path below a folder at which something else was visible than stood there before;
         what other programs put into a folder that the run made is in it."""
         trees = (self._files, self._hidden, self._made, *[""] * self.is_made(folder))
+        for tree in trees:
+            open_up(tree + folder)
         for name in sorted({name for tree in trees for name in self._names(tree + folder)}):
             path = f"{folder}/{name}"
             place, status, stands = self.locate(path), self.lstat(path), self.stands(path)

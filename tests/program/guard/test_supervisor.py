@@ -231,8 +231,12 @@ def test_an_ordinary_user_is_supervised_as_well(monkeypatch: pytest.MonkeyPatch)
             os.setgid(nobody)
             os.setuid(nobody)
             ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # dumpable, as after a login
-            line = ["sh", "-c", "echo x >> a; echo n > new; cat a new; chmod 600 a; stat -c %a a"]
-            ended = in_guarded_process(lambda store: subprocess.check_output(line), ["script.py"])
+            line = (
+                "echo x >> a; echo n > new; cat a new; chmod 600 a; stat -c %a a; mkdir -p shut/in; "
+                "echo s > shut/in/s; chmod 0 shut/in shut; cat shut/in/s; ls shut; echo $?"
+            )
+            shell = ["sh", "-c", line]
+            ended = in_guarded_process(lambda store: subprocess.check_output(shell), ["script.py"])
             os.write(writing, ended.answer or b"")
         except BaseException:
             traceback.print_exc()
@@ -243,7 +247,7 @@ def test_an_ordinary_user_is_supervised_as_well(monkeypatch: pytest.MonkeyPatch)
         answer = file.read()
     os.wait()
 
-    assert answer == b"ax\nn\n600\n"
+    assert answer == b"ax\nn\n600\n2\n"
     assert [path.name for path in Path(place).iterdir()] == ["a"]
     assert Path("a").read_text() == "a" and Path("a").stat().st_mode & 0o777 == 0o644
     shutil.rmtree(place)

@@ -20,7 +20,7 @@ import pytest
 from neusight.fake_cuda.store.changes import REMOVED, Change, keep, summary_of
 from neusight.fake_cuda.store.leftovers import remove_tree
 from neusight.integrations.program.guard.guarded_process import why_no_view
-from neusight.integrations.program.guard.layers import Layers
+from neusight.integrations.program.guard.layers import changes_in
 from neusight.integrations.program.guard.view import enter_view
 
 pytestmark = pytest.mark.skipif(why_no_view() != "", reason=f"no view here: {why_no_view()}")
@@ -160,18 +160,18 @@ def test_what_was_written_is_told_and_kept(place: Path, user: int) -> None:
 
     in_view(lambda: shell(MANY), place, user)
 
-    layers = Layers(str(place / "store"))
-    changes = {one.path.removeprefix(f"{here}/"): one for one in layers.changes()}
+    store = str(place / "store")
+    changes = {one.path.removeprefix(f"{here}/"): one for one in changes_in(store)}
     assert all(isinstance(one, Change) for one in changes.values())
     assert {name for name, one in changes.items() if one.is_removed} == {"dir", "gone.txt", "sub/s"}
     assert {name for name, one in changes.items() if not one.is_new and not one.is_removed} == {
         "a.txt", "colon:comma,.txt", "old.txt",
     }  # fmt: skip
-    line = summary_of(layers.changes())
+    line = summary_of(changes_in(store))
     assert "over your files (first: a.txt)" in line
     assert "new and is removed at the end (first: b.txt)" in line
     assert "what it removed still stands there (first: dir)" in line
-    assert keep(layers.changes(), str(kept), store=str(place / "store")) == []
+    assert keep(changes_in(store), str(kept), store=store) == []
     found = {str(path.relative_to(kept)): path.read_text()
              for path in kept.rglob("*") if path.is_file()}  # fmt: skip
     assert found == {
@@ -197,7 +197,7 @@ def test_folders_that_are_kept_are_real(place: Path, user: int) -> None:
     in_view(lambda: (cache / "model").write_text("x"), place, user, str(cache))
 
     assert (cache / "model").read_text() == "x"
-    assert summary_of(Layers(str(place / "store")).changes()) == ""
+    assert summary_of(changes_in(str(place / "store"))) == ""
 
 
 def test_a_descriptor_that_was_open_before_writes_into_the_view(place: Path, user: int) -> None:
@@ -250,7 +250,7 @@ def test_what_stood_there_keeps_its_mode_when_changes_are_told(place: Path, user
     lines = "rm a.txt link to_dir; mkdir a.txt link to_dir; echo n > a.txt/n"
     assert in_view(lambda: shell(lines), place, user) == "''"
 
-    changes = set(Layers(str(place / "store")).changes())
+    changes = set(changes_in(str(place / "store")))
 
     paths = {os.path.relpath(one.path, here) for one in changes}
     assert paths - {"a.txt", "link", "to_dir"} == {"a.txt/n"}
