@@ -155,7 +155,6 @@ class Supervisor:
         operations: dict[str, Callable[[_Asked, str], int | None]] = {
             "open": self._open,
             "creat": self._open,
-            "openat2": self._lack,
             "stat": self._look,
             "access": self._look,
             "readlink": self._look,
@@ -173,6 +172,8 @@ class Supervisor:
             "utime": self._change,
             "change": self._change,
         }
+        if does not in operations:  # programs do without calls that older kernels lack
+            raise OSError(errno.ENOSYS, path)
         done = operations[does](asked, path) or 0
         if does not in ("open", "creat"):
             asked.request.answer(value=done)
@@ -181,10 +182,6 @@ class Supervisor:
             asked.request.answer_with(done, asked.flags)
         finally:
             os.close(done)
-
-    def _lack(self, asked: _Asked, path: str) -> NoReturn:
-        """Programs do without calls that older kernels lack."""
-        raise OSError(errno.ENOSYS, path)
 
     def _open(self, asked: _Asked, path: str) -> int:
         flags = asked.flags

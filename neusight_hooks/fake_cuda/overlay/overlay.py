@@ -85,17 +85,12 @@ class Overlay:
         self, path: Any, dir_fd: int | None = None, *, follow: bool = False
     ) -> str:
         visible = self.visible(path, dir_fd, follow=follow)
-        folder = os.path.dirname(visible)
-        watch = self.store.watch
-        if watch is not None and not self.is_left_alone(visible) and self._is_users(folder):
-            watch.touch(folder)
+        if self.store.watch is not None and not self.is_left_alone(visible):
+            folder = os.path.dirname(visible)
+            # Others use the temporary folder too, and what is new is nobody's yet.
+            if folder != self._temporary and not self.store.is_made(folder):
+                self.store.watch.touch(folder)
         return visible
-
-    def _is_users(self, folder: str) -> bool:
-        """Whether a change in it is to be reported: others use the temporary folder too."""
-        return not (
-            folder == self._temporary or self.store.is_made(folder) or self.is_left_alone(folder)
-        )
 
     def _visible_of_descriptor(self, descriptor: int) -> str:
         return self.visible_of(self.true.readlink(f"/proc/self/fd/{descriptor}"))
@@ -159,7 +154,7 @@ class Overlay:
             if place is None or status is None:
                 if not flags & os.O_CREAT:
                     raise self._absent(visible)
-                return self._create(visible, flags, mode)
+                return int(self._make(visible, lambda path: self._opened(path, flags, mode)))
             if is_exclusive:
                 raise _error(errno.EEXIST, visible)
             if stat.S_ISREG(status.st_mode):
@@ -172,13 +167,6 @@ class Overlay:
 
     def _opened(self, path: Any, flags: int, mode: int, *, dir_fd: int | None = None) -> int:
         return self.true.open(path, flags, mode, dir_fd=dir_fd)  # type: ignore[no-any-return]
-
-    def _create(self, visible: str, flags: int, mode: int) -> int:
-        self._require_folder_of(visible)
-        if not self.store.is_free(visible):
-            return self._opened(self.store.own_place(visible), flags, mode)
-        with self.store.making(visible):
-            return self._opened(visible, flags, mode)
 
     def _require_folder_of(self, visible: str) -> None:
         if not self.store.is_folder(os.path.dirname(visible)):
@@ -271,13 +259,12 @@ class Overlay:
     def _make_folder(self, visible: str, mode: int) -> None:
         self._make(visible, lambda place: self.true.mkdir(place, mode), is_folder=True)
 
-    def _make(self, visible: str, make: Callable[[str], None], *, is_folder: bool = False) -> None:
+    def _make(self, visible: str, make: Callable[[str], Any], *, is_folder: bool = False) -> Any:
         self._require_free(visible)
-        if self.store.is_free(visible):
-            with self.store.making(visible, is_folder=is_folder):
-                make(visible)
-        else:
-            make(self.store.own_place(visible))
+        if not self.store.is_free(visible):
+            return make(self.store.own_place(visible))
+        with self.store.making(visible, is_folder=is_folder):
+            return make(visible)
 
     def _require_free(self, visible: str) -> None:
         if self.store.lstat(visible) is not None:

@@ -467,11 +467,6 @@ class Store:
 
     # -- the end ----------------------------------------------------------------------------------
 
-    @property
-    def is_owner(self) -> bool:
-        """Whether this process made the store."""
-        return os.getpid() == self._owner
-
     def changes(self, folder: str = "") -> Iterator[Change]:
         """Every path below a folder at which something else was visible than stood there before;
         what other programs put into a folder that the run made is in it."""
@@ -500,7 +495,7 @@ class Store:
 
         Only in the process that made the store: others leave it alone.
         """
-        if self.is_owner:
+        if os.getpid() == self._owner:
             with signals_held():
                 self._close(keep)
 
