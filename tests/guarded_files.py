@@ -38,7 +38,7 @@ def standing(folder: Path, *, with_folder_times: bool = False) -> dict[str, Any]
         names = os.listxattr(path, follow_symlinks=False)
         content: Any = {name: os.getxattr(path, name, follow_symlinks=False) for name in names}
         if stat.S_ISLNK(status.st_mode):
-            content["link to"] = os.readlink(path)
+            content["link to"] = str(path.readlink())
         elif stat.S_ISREG(status.st_mode):
             content["bytes"] = path.read_bytes()
         if "__pycache__" not in path.parts:

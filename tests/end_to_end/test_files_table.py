@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from guarded_files import guard_by, standing
 
 #: Does one thing for each row, and prints what it reads back. Descriptor 8 is the real folder's.

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 import torch
+from guarded_files import GUARDS, guard_by, standing
 
 import neusight
-from guarded_files import GUARDS, guard_by, standing
 from user_files import C_LIBRARIES, CHILDREN_AND_EXIT, MOVES_AND_REMOVALS, OTHERS, PYTHON, furnish
 
 PREAMBLE = """

@@ -234,7 +234,8 @@ def files_text(mode: str, *, is_guarded: bool) -> str:
 def why_no_fallback() -> str:
     """Why the kernel does not help where it gives no view; empty where it does."""
     why = why_unsupervised()
-    return why_no_landlock() or (f"the kernel lets no process supervise another: {why}" if why else "")
+    unsupervised = f"the kernel lets no process supervise another: {why}" if why else ""
+    return why_no_landlock() or unsupervised
 
 
 def why_no_view() -> str:

@@ -331,9 +331,9 @@ class _Asked:
 
     def _absolute(self, position: int, folder: int) -> str:
         text = self._text(position)
-        for own in ("/proc/self/", "/dev/fd/"):
+        for own, place in (("/proc/self/", ""), ("/dev/fd/", "fd/")):
             if text.startswith(own):
-                return f"/proc/{self.request.process}/{'fd/' if 'fd' in own else ''}{text[len(own) :]}"
+                return f"/proc/{self.request.process}/{place}{text.removeprefix(own)}"
         if text.startswith("/"):
             return text
         if not text:

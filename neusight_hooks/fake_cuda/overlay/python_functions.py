@@ -263,9 +263,7 @@ class _ScannedEntry:
 def _open_function(overlay: Overlay, original: Callable[..., Any]) -> Callable[..., Any]:
     opener_of_overlay = _opener(overlay)
 
-    def open_file(
-        file: Any, mode: Any = "r", *args: Any, opener: Any = None, **kwargs: Any
-    ) -> Any:
+    def open_file(file: Any, mode: Any = "r", *args: Any, opener: Any = None, **kwargs: Any) -> Any:
         if len(args) == _ARGUMENTS_TO_OPENER:
             args, opener = args[:-1], args[-1]
         if opener is None and not isinstance(file, int):

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from guarded_files import standing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from guarded_files import standing
 from neusight.fake_cuda.overlay.overlay import Overlay
 from neusight.fake_cuda.overlay.python_functions import install_files
 from neusight.fake_cuda.patching import Patches

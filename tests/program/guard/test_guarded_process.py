@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from guarded_files import GUARDS, guard_by, work_in
+
 from neusight.fake_cuda.store.leftovers import remove_leftovers
 from neusight.integrations.cli.main import main
 from neusight.integrations.program.guard.guarded_process import (
@@ -34,6 +34,7 @@ from neusight.predictors.errors import OptionError
 from warm_python import run_python
 
 WORDS = ("train.py",)
+
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -8,8 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
 from guarded_files import GUARDS, guard_by, standing
+
 from neusight.integrations.program.guard.guarded_process import in_guarded_process
 
 PATHS = ("a", "b", "link", "hard", "d", "d/x", "d/e", "d/e/z", "n", "n/m", "to_d/x")

@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from guarded_files import NOBODY, become_nobody, guard_by, in_fork, standing
 
 from neusight.integrations.program.guard import guarded_process, supervisor
-from guarded_files import NOBODY, become_nobody, guard_by, in_fork, standing
 from neusight.integrations.program.guard.guarded_process import (
     FILES_VARIABLE,
     files_text,
     in_guarded_process,
-    why_no_fallback,
 )
 from neusight.integrations.program.guard.supervisor import why_unsupervised
 

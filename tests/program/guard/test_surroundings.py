@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from guarded_files import GUARDS, guard_by, in_fork, work_in
+
 from neusight.integrations.program.guard.guarded_process import in_guarded_process
 
 may_mount = pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")

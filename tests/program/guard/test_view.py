@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from guarded_files import NOBODY, become_nobody, in_fork, standing
+
 from neusight.fake_cuda.store.changes import REMOVED, Change, keep, summary_of
 from neusight.fake_cuda.store.leftovers import remove_tree
 from neusight.integrations.program.guard.guarded_process import why_no_view
@@ -22,6 +22,7 @@ from neusight.integrations.program.guard.layers import changes_in
 from neusight.integrations.program.guard.view import enter_view
 
 pytestmark = pytest.mark.skipif(why_no_view() != "", reason=f"no view here: {why_no_view()}")
+
 
 @pytest.fixture(params=["as this user", "as an ordinary one"])
 def user(request: pytest.FixtureRequest) -> int:
