@@ -11,7 +11,7 @@ from neusight.predictors.clusters.placement import GroupPlacement
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import CollectiveSize
 
-__all__ = ["CHANNELS_A_CARD", "CHANNEL_THREADS", "num_channels"]
+__all__ = ["CHANNEL_THREADS", "num_channels"]
 
 #: Inside a host over NVLink, two for each link of 25 GB/s, up to 24: "24 coll channels, 16 nvls
 #: channels, 32 p2p channels" of 8 H100 (18 links) and 24 of A100 (12), 16 of H800 (8; NCCL issue
@@ -27,7 +27,7 @@ _PCIE_CHANNELS = 4
 #: Between hosts, two for each network card that the group has (NCCL issue 1041: execution channels
 #: are twice those that its search finds, one a card), and as many for a pair ("2 p2p channels per
 #: peer", NCCL issue 1189).
-CHANNELS_A_CARD = 2
+_CHANNELS_A_CARD = 2
 #: A pair inside a host over NVLink: "32 p2p channels per peer".
 _PAIR_CHANNELS = 32
 
@@ -43,7 +43,7 @@ def num_channels(
     """The channels of a collective of a group that lies so; `adds_in_switches`: by NVLS."""
     if place.network is not None:
         cards = place.cards_of_one if kind == "send_recv" else place.cards
-        most = CHANNELS_A_CARD * max(1, round(cards))
+        most = _CHANNELS_A_CARD * max(1, round(cards))
     elif place.inside.kind == "pcie":
         most = _PCIE_CHANNELS
     elif adds_in_switches:

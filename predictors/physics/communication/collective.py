@@ -13,11 +13,7 @@ from neusight.predictors.clusters.placement import GroupPlacement, placement_of
 from neusight.predictors.clusters.topology import Level
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import DTYPE_BYTES, CollectiveSize, Kernel, KernelClass
-from neusight.predictors.physics.communication.channels import (
-    CHANNEL_THREADS,
-    CHANNELS_A_CARD,
-    num_channels,
-)
+from neusight.predictors.physics.communication.channels import CHANNEL_THREADS, num_channels
 from neusight.predictors.physics.communication.measured import (
     curve_of,
     measured_spread,
@@ -213,8 +209,6 @@ def _between_us(
         hop_us=network.hop_us,
         inside=lambda kind, ranks, moved: _inside_us(kind, ranks, moved, gpu, inside),
         reduces=network.sharp,
-        channels=num_channels(name, size, gpu, place, adds_in_switches=False),
-        channel_gbps=network.gbps * network.share / CHANNELS_A_CARD,
     )
     return network_us(name, size.num_bytes, _with_protocols(group, gpu, inside))
 

@@ -25,24 +25,22 @@ Inside = Callable[[str, int, float], float]
 
 class _Protocol(NamedTuple):
     """What a step takes inside a node over NVLink and over PCIe, µs, what a crossing and the start
-    take beyond LL's in a ring (`hop_us` and `base_us` of a topology), the share of the bandwidth,
-    and the bytes of a step of its buffer, of which a channel has eight."""
+    take beyond LL's in a ring (`hop_us` and `base_us` of a topology), and the share of the
+    bandwidth."""
 
     step_us: float
     pcie_step_us: float
     hop_us: float
     base_us: float
     share: float
-    step_bytes: int = 0
 
 
 #: NCCL's table: inside 0.6, 1.9 and 3.4 µs a step (PCIe 1.0, 2.5, 5.7), a crossing 2.7, 4.0 and
-#: 14.0, at the start 6.6, 14.0 and 8.4; of the bandwidth a quarter, 120/128, and all of it; steps
-#: of 512 threads' 8 lines of 8 bytes, of 640 threads' 120 elements of 8 bytes, and of 4 MiB / 8.
+#: 14.0, at the start 6.6, 14.0 and 8.4; of the bandwidth a quarter, 120/128, and all of it.
 _RING = (
-    _Protocol(0.6, 1.0, 0.0, 0.0, 0.25, 2**15),  # LL
-    _Protocol(1.9, 2.5, 1.3, 7.4, 0.92, 614_400),  # LL128
-    _Protocol(3.4, 5.7, 11.3, 1.8, 1.0, 2**19),  # Simple
+    _Protocol(0.6, 1.0, 0.0, 0.0, 0.25),  # LL
+    _Protocol(1.9, 2.5, 1.3, 7.4, 0.92),  # LL128
+    _Protocol(3.4, 5.7, 11.3, 1.8, 1.0),  # Simple
 )
 #: Trees: inside 0.6, 1.25 and 4.0 (PCIe 1.0, 1.9, 4.0), a crossing 5.0, 8.5 and 14, at the start
 #: 6.8, 14.0 and 0; 0.92 of the bandwidth, of that 1/3.8, 120/128 and all.
@@ -51,16 +49,8 @@ _TREE = (
     _Protocol(1.25, 1.9, 5.8, 7.4, 0.92 * 120 / 128),
     _Protocol(4.0, 4.0, 11.3, -6.6, 0.92),
 )
-#: Of these LL, LL128 and Simple, by their place.
-_LL, _LL128, _SIMPLE = 0, 1, 2
-
-#: Collectives whose data goes along a chain of ranks: each passes a step of the buffer on once it
-#: has it (BROADCAST_CHUNKSTEPS and REDUCE_CHUNKSTEPS are 1); LL and LL128 do so line by line over
-#: NVLink, but their network proxy sends whole steps.
-_CHAINS = frozenset({"broadcast", "reduce"})
-#: The share of its chain that a rank waits for, of all ranks on average. Two in a row whose roots
-#: differ overlap as much, wherever these lie.
-_CHAIN_SHARE = 0.5
+#: Of these LL and LL128, by their place.
+_LL, _LL128 = 0, 1
 #: Switches that add up inside nodes, with a tree between them (NVLSTree): the latency inside, of a
 #: crossing beyond LL's, and the share of the bandwidth, of which more than two nodes get half.
 _SWITCH_TREE_US = 25.0
@@ -85,8 +75,7 @@ class Crossing:
     each crossing. `reduces`: the network's switches add up, so that an all-reduce crosses once;
     `adds_inside`: those inside nodes do. `ll_gbps` is the most that protocol LL reaches,
     `has_ll128` whether LL128 is used (NVLink inside nodes, from V100 on), `is_pcie` that nodes have
-    no NVLink. `channels` is how many rings share all that, `channel_gbps` what one of them reaches
-    of an idle card.
+    no NVLink.
     """
 
     num_ranks: int
@@ -104,8 +93,6 @@ class Crossing:
     ll_gbps: float = 20.4
     has_ll128: bool = True
     is_pcie: bool = False
-    channels: int = 8
-    channel_gbps: float = 20.0
 
     @property
     def bus_gbps(self) -> float:
@@ -122,8 +109,6 @@ def network_us(kind: str, num_bytes: float, group: Crossing) -> float:
         return group.base_us + num_bytes / (group.card_gbps * 1e3)
     if kind == "all_to_all":
         return _exchange_us(num_bytes, group)
-    if kind in _CHAINS:
-        return _chain_us(kind, num_bytes, group)
     ways = [_ring_us(kind, num_bytes, group, at) for at in _protocols(group)]
     if kind == "all_reduce":
         ways += [_tree_us(num_bytes, group, at) for at in _protocols(group)]
@@ -168,20 +153,7 @@ def _ring_us(kind: str, num_bytes: float, group: Crossing, at: int) -> float:
     steps = max(0.0, passes * (group.num_ranks - 1) - crossings)
     wire = sent_bytes(kind, num_bytes, group.num_ranks)
     wire_us = wire / (_reached_gbps(group, _RING, at) * 1e3)
-    share = _CHAIN_SHARE if kind in _CHAINS else 1.0
-    return _latency_us(group, _RING[at], share * steps, share * crossings) + wire_us
-
-
-def _chain_us(kind: str, num_bytes: float, group: Crossing) -> float:
-    """From rank to rank: as a ring whose protocol NCCL chooses, and what its model does not know,
-    the time that the first step of the data takes along the chain."""
-    time_us, at = min((_ring_us(kind, num_bytes, group, at), at) for at in _protocols(group))
-    moved = min(float(_RING[at].step_bytes), num_bytes / group.channels)
-    crossing_us = moved / (group.channel_gbps * 1e3)
-    inside_us = moved * group.channels / (group.link_gbps * 1e3) if at == _SIMPLE else 0.0
-    crossings = group.num_nodes - 1
-    steps = group.num_ranks - 1 - crossings
-    return time_us + _CHAIN_SHARE * (crossings * crossing_us + steps * inside_us)
+    return _latency_us(group, _RING[at], steps, crossings) + wire_us
 
 
 def _tree_us(num_bytes: float, group: Crossing, at: int) -> float:

@@ -138,22 +138,3 @@ def test_the_emptiest_node_bounds_a_group() -> None:
     rate = sent_bytes("all_reduce", 2**32, 9) / network_us("all_reduce", 2**32, uneven) / 1e3
 
     assert rate == pytest.approx(40.0, rel=0.01)
-
-
-def test_a_broadcast_goes_from_rank_to_rank_step_by_step() -> None:
-    """All ranks on average wait for half of a chain of 896 steps inside and 127 crossings, at each
-    of which LL128's proxy sends a step of 614,400 bytes over a channel of 5e9 bytes per second."""
-    many = group(num_ranks=1024, num_nodes=128, cards_gbps=40.0, channels=8, channel_gbps=5.0)
-
-    taken_us = network_us("broadcast", 2**25, many)
-
-    crossing_us = 5 + 1.3 + 614_400 / 5e3
-    chain_us = 0.5 * (896 * 1.9 + 127 * crossing_us)
-    assert taken_us == pytest.approx(10 + 7.4 + chain_us + 2**25 / (0.92 * 40e3))
-    assert taken_us > 3 * network_us("broadcast", 2**25, replace(many, num_ranks=64, num_nodes=8))
-
-
-def test_a_small_broadcast_fills_no_step() -> None:
-    few = group(channels=8, channel_gbps=5.0)
-
-    assert network_us("broadcast", 8, few) < network_us("broadcast", 2**22, few) / 4
