@@ -21,7 +21,8 @@ __all__ = ["ServeRequest", "serve_request"]
 
 @dataclass(frozen=True)
 class ServeRequest:
-    """GPUs, how many share each layer, quantizations and loads: each of each is served."""
+    """GPUs, how many share each layer, quantizations (none stated: the model's own) and loads: each
+    of each is served."""
 
     gpus: tuple[GPU, ...]
     ranks: tuple[int, ...]
@@ -36,7 +37,7 @@ class ServeRequest:
     @property
     def num_deployments(self) -> int:
         """Combinations of GPUs, ranks and quantizations."""
-        return len(self.gpus) * len(self.ranks) * len(self.quantizations)
+        return len(self.gpus) * len(self.ranks) * max(1, len(self.quantizations))
 
 
 def serve_request(options: argparse.Namespace) -> ServeRequest:

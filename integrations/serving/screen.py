@@ -50,12 +50,20 @@ def server_lines(server: Server) -> list[str]:
         f"{bytes_text(deployment.gpu.memory_bytes)} usable{a_gpu}: "
         f"{bytes_text(capacity.weight_bytes)} weights, {bytes_text(capacity.kv_bytes)} KV cache",
         f"  KV cache  {capacity.num_tokens:,} tokens in {capacity.num_blocks:,} blocks of "
-        f"{capacity.block_size}; {program.kv_bytes_per_token / 1024:,.1f} KiB a token{a_gpu}",
+        f"{capacity.block_size}; {program.kv_bytes_per_token / 1024:,.1f} KiB a token{a_gpu}"
+        f"{_window_text(server)}",
     ]
     if program.unmatched:
         names = ", ".join(program.unmatched)
         lines.append(f"  note      no fused kernel is known for: {names}; run as recorded")
     return lines
+
+
+def _window_text(server: Server) -> str:
+    program = server.program
+    if not program.window:
+        return ""
+    return f", {program.window_share:.0%} of it for the last {program.window:,} tokens only"
 
 
 def point_lines(point: LoadPoint, slo: Slo) -> list[str]:

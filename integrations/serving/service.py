@@ -213,6 +213,8 @@ class Server:
             drafts=settings.drafts,
             acceptance=settings.acceptance,
             seed=settings.seed,
+            window=self.program.window,
+            window_share=self.program.window_share,
         )
 
     def under(

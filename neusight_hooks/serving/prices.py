@@ -140,6 +140,21 @@ class StepProgram:
     kv_dtype: str = ""
     unmatched: tuple[str, ...] = ()
 
+    def cached_bytes(self, layer: AttentionLayer) -> int:
+        """Bytes of a token in the cache of that layer."""
+        return int(layer.cached_elements * DTYPE_BYTES[self.kv_dtype or layer.dtype])
+
+    @property
+    def window(self) -> int:
+        """How far the layers look that do not look at everything, the farthest (0: none)."""
+        return max(layer.window for layer, _ in self.attentions) if self.attentions else 0
+
+    @property
+    def window_share(self) -> float:
+        """Of the bytes of a token in the cache, what those layers hold."""
+        held = sum(n * self.cached_bytes(layer) for layer, n in self.attentions if layer.window)
+        return held / self.kv_bytes_per_token if held else 0.0
+
     @property
     def num_launches(self) -> int:
         """Kernels of a step."""
@@ -515,7 +530,7 @@ class StepPrices:
         tokens = sequences * context
         plain = tokens * layer.kv_heads * (layer.head_dim + layer.head_dim_v)
         plain_bytes = plain * DTYPE_BYTES[layer.dtype]
-        kept = tokens * layer.cached_elements * DTYPE_BYTES[self.program.kv_dtype or layer.dtype]
+        kept = tokens * self.program.cached_bytes(layer)
         return replace(kernel, bytes_read=kernel.bytes_read - int(plain_bytes - kept))
 
 

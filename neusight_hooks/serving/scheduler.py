@@ -76,7 +76,8 @@ class SchedulerOptions:
 
     `reserves_input`: a request starts only when its whole prompt fits into the free blocks.
     `watermark` is the share of blocks that a start leaves free. `drafts` tokens are proposed for
-    each sequence and step, each accepted with `acceptance` if those before it are.
+    each sequence and step, each accepted with `acceptance` if those before it are. Of the bytes of
+    a token, layers that look `window` tokens back hold `window_share`; they keep no more tokens.
     """
 
     num_blocks: int
@@ -91,6 +92,8 @@ class SchedulerOptions:
     drafts: int = 0
     acceptance: float = 0.0
     seed: int = 0
+    window: int = 0
+    window_share: float = 0.0
 
     def __post_init__(self) -> None:
         if self.max_num_batched_tokens < self.max_num_seqs * (1 + self.drafts):
@@ -106,7 +109,18 @@ class SchedulerOptions:
         >>> SchedulerOptions(num_blocks=10).blocks_of(17)
         2
         """
-        return -(-tokens // self.block_size)
+        if not self.window_share:
+            return -(-tokens // self.block_size)
+        return int(self.blocks_of_each(np.array(tokens)))
+
+    def blocks_of_each(self, tokens: np.ndarray) -> np.ndarray:
+        """The same for several sequences."""
+        blocks = -(-tokens // self.block_size)
+        if not self.window_share:
+            return blocks
+        most = -(-self.window // self.block_size) + 1  # the window begins inside a block
+        unseen = np.maximum(0, blocks - most)
+        return blocks - (unseen * self.window_share).astype(np.int64)
 
 
 class ServedRequest(NamedTuple):
@@ -407,9 +421,8 @@ class _ServerState:
         few, the sequence that started last first (under priorities the least important). Returns
         how many were preempted."""
         count = 0
-        size = self.options.block_size
         while self.decoding:
-            needed = np.maximum(0, (self.context + (queries + size - 1)) // size - self.held)
+            needed = np.maximum(0, self.options.blocks_of_each(self.context + queries) - self.held)
             total = int(needed.sum())
             if total <= self.blocks.free:
                 if total:

@@ -171,6 +171,17 @@ def test_a_request_that_can_never_be_served_is_refused_with_the_limit(
         run([request_], **changed)
 
 
+@given(st.integers(1, 4000), st.integers(0, 500), st.sampled_from([0.25, 1.0]))
+def test_layers_with_a_window_keep_no_more_than_it(tokens: int, window: int, share: float) -> None:
+    windowed = options(window=window, window_share=share)
+
+    whole = options().blocks_of(tokens)
+    kept = min(whole, options().blocks_of(window) + 1)
+    exact = share * kept + (1 - share) * whole
+    assert exact <= windowed.blocks_of(tokens) < exact + 1
+    assert windowed.blocks_of(tokens) <= windowed.blocks_of(tokens + 1)
+
+
 def test_a_budget_below_the_sequences_is_refused() -> None:
     with pytest.raises(OptionError, match="--max-num-batched-tokens"):
         options(max_num_seqs=65)
@@ -193,9 +204,10 @@ LOADS = st.builds(
     st.sampled_from(["fcfs", "priority"]),
     st.sampled_from([0, 2]),
     st.booleans(),
+    st.sampled_from([0.0, 0.7, 1.0]),
 )
 def test_every_token_is_served_once_and_no_block_is_lost(
-    load: Load, num_blocks: int, policy: str, drafts: int, keeps: bool
+    load: Load, num_blocks: int, policy: str, drafts: int, keeps: bool, window_share: float
 ) -> None:
     requests = load.requests(most_tokens=600)
     found, batches = run(
@@ -205,6 +217,8 @@ def test_every_token_is_served_once_and_no_block_is_lost(
         drafts=drafts,
         acceptance=0.6,
         keeps_prefixes=keeps,
+        window=40,
+        window_share=window_share,
     )
 
     wanted = sum(one.request.output_tokens for one in found.served)

@@ -57,9 +57,9 @@ def _add_deployment(serve: argparse.ArgumentParser) -> None:
                        help="GPUs of --tp have whole experts, not a part of each")  # fmt: skip
     serve.add_argument("--replicas", type=int, default=1, metavar="N",
                        help="copies of the server that share the requests (1)")  # fmt: skip
-    serve.add_argument("--quantization", default="none", metavar="NAME[,NAME…]",
+    serve.add_argument("--quantization", default="", metavar="NAME[,NAME…]",
                        help=f"of the layers' weights: none, {', '.join(QUANTIZATIONS)}; also "
-                       "several to compare (none)")  # fmt: skip
+                       "several to compare (what the config says)")  # fmt: skip
     serve.add_argument("--lora-adapters", type=int, default=0, metavar="N",
                        help="LoRA adapters that are loaded at once (0)")  # fmt: skip
     serve.add_argument("--lora-rank", type=int, default=16, metavar="R", help="their rank (16)")
@@ -249,10 +249,23 @@ def _servers(options: argparse.Namespace, request: ServeRequest) -> list[Server]
         deployments = [
             Deployment(gpu, ranks, quantization, options.replicas)
             for ranks in request.ranks
-            for quantization in request.quantizations
+            for quantization in request.quantizations or (_quantization_of(models[0]),)
         ]
         found += _of_gpu(options, request, models, deployments, settings)
     return found
+
+
+def _quantization_of(model: ServedModel) -> str:
+    from neusight.serving.quantization import QUANTIZATIONS
+
+    name = model.quantization
+    if name and name not in QUANTIZATIONS:
+        raise OptionError(
+            f"the config of {model.name} says that its weights are quantized with {name}, which is "
+            f"not served as such. State what comes nearest: --quantization "
+            f"{', '.join(QUANTIZATIONS)} or none"
+        )
+    return name
 
 
 def _of_gpu(

@@ -353,3 +353,37 @@ def test_a_context_beyond_the_models_positions_is_refused(
     stated = capsys.readouterr().err
     assert "the model has 2,048 positions" in stated
     assert "can never be served" in stated
+
+
+@pytest.mark.parametrize(
+    ("words", "method", "expected"),
+    [
+        ((), "awq", "int4"),
+        (("--quantization", "none"), "awq", None),
+        (("--quantization", "fp8"), "mxfp4", "fp8"),
+    ],
+)
+def test_a_checkpoint_with_fewer_bits_is_served_with_them_unless_others_are_stated(
+    words: tuple[str, ...], method: str, expected: str | None, tmp_path: Path
+) -> None:
+    pytest.importorskip("transformers")
+    config = {**LLAMA, "quantization_config": {"quant_method": method}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    out = tmp_path / "out.json"
+
+    assert serve(str(tmp_path), "--gpu", "H100", *words, "--json", str(out)) == ExitCode.OK
+
+    [point] = json.loads(out.read_text())["points"]
+    assert point["quantization"] == expected
+
+
+def test_weights_in_a_form_that_is_not_served_ask_for_the_nearest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("transformers")
+    config = {**LLAMA, "quantization_config": {"quant_method": "mxfp4"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+
+    assert serve(str(tmp_path), "--gpu", "H100") == ExitCode.WRONG_USE
+
+    assert "quantized with mxfp4, which is not served as such" in capsys.readouterr().err
