@@ -107,7 +107,7 @@ def _summary(
             words = f"{label}: no rate keeps {slo_text(slo)}"
             parts.append(f'<p class="verdict"><span class="bad">{escape(words)}</span></p>')
         else:
-            words = f"{label}: up to {point.rate:,.3g} requests/s keep {slo_text(slo)}"
+            words = f"{label}: up to {point.rate:,g} requests/s keep {slo_text(slo)}"
             more = f" for {slo.attainment:.0%} of requests"
             parts.append(
                 f'<p class="verdict"><span class="good">{escape(words)}</span>{escape(more)}</p>'

@@ -260,9 +260,13 @@ def _highest_line(server: Server, point: LoadPoint | None, slo: Slo) -> str:
     if point is None or point.rate is None:
         return f"{label}: no rate keeps {slo_text(slo)} for {share}"
     found = point.figures
+    # what it keeps up with, without the end of the run, at which ever fewer requests are left
+    sustained = point.rate * found.mean_output_tokens
     dollars = found.dollars_per_million_tokens
+    if dollars is not None:
+        dollars *= found.output_tokens_per_s / sustained
     cost = "" if dollars is None else f", ${dollars:,.2f} a million tokens"
     return (
-        f"{label}: up to {point.rate:,.3g} requests/s keep {slo_text(slo)} for {share}: "
-        f"{found.output_tokens_per_s:,.0f} tokens/s{cost}"
+        f"{label}: up to {point.rate:,g} requests/s keep {slo_text(slo)} for {share}: "
+        f"{sustained:,.0f} tokens/s{cost}"
     )

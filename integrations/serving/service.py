@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -259,6 +260,23 @@ class _Drafted:
         )
 
 
+#: A rate is kept where requests arrive for so many times as long as one takes: fewer would meet
+#: only each other, not those of a server that has run for a while. And how many at most.
+_STEADY = 4.0
+_MOST_REQUESTS = 50_000
+
+
+def _steady_point(server: Server, load: Load, rate: float, slo: Slo) -> LoadPoint:
+    """The load at that rate, with as many requests as it takes for the server to be busy with them
+    as it would be in the long run."""
+    while True:
+        point = server.at_rate(load, rate, slo)
+        wanted = min(_MOST_REQUESTS, math.ceil(_STEADY * rate * point.figures.e2e_s.p50))
+        if not _is_good(point, slo) or wanted <= load.num_requests:
+            return point
+        load = replace(load, num_requests=wanted)
+
+
 #: Rates between which the highest is looked for, and how close it is found.
 _LEAST_RATE, _MOST_RATE = 2.0**-7, 2.0**13
 _PRECISION = 0.02
@@ -278,14 +296,14 @@ def highest_rate(server: Server, load: Load, slo: Slo) -> LoadPoint | None:
     if good is None:
         return None
     while high and high - low > _PRECISION * high:
-        point = server.at_rate(load, (low + high) / 2, slo)
+        point = _steady_point(server, load, (low + high) / 2, slo)
         assert point.rate is not None
         if _is_good(point, slo):
             good, low = point, point.rate
         else:
             high = point.rate
     rate = float(f"{low:.3g}")
-    return good if rate == low else server.at_rate(load, rate, slo)
+    return good if rate == low else _steady_point(server, load, rate, slo)
 
 
 def _is_good(point: LoadPoint, slo: Slo) -> bool:
@@ -295,11 +313,11 @@ def _is_good(point: LoadPoint, slo: Slo) -> bool:
 def _doubling(server: Server, load: Load, slo: Slo) -> Iterator[LoadPoint]:
     """Twice the rate each time, from one at which hardly two requests meet."""
     rate = 1.0
-    point = server.at_rate(load, rate, slo)
+    point = _steady_point(server, load, rate, slo)
     while not _is_good(point, slo) and rate > _LEAST_RATE:
         rate /= 4
-        point = server.at_rate(load, rate, slo)
+        point = _steady_point(server, load, rate, slo)
     while rate <= _MOST_RATE:
         yield point
         rate *= 2
-        point = server.at_rate(load, rate, slo)
+        point = _steady_point(server, load, rate, slo)

@@ -6,7 +6,7 @@ import argparse
 import shlex
 import sys
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from neusight.exit_codes import ExitCode
 from neusight.integrations.cli.files import report_problems, tried, write_json
@@ -27,7 +27,7 @@ DESCRIPTION = (
     "each further one, throughput, cost, and the highest rate that keeps a limit. MODEL is the "
     "config.json or folder of a transformers model (no weights are read), FILE.py:FUNCTION that "
     "builds any causal model, or a recording of a generation (neusight run --save). Exit codes: 0 "
-    "ok, 1 a --require is not met, 2 wrong use."
+    "ok, 1 a --require is not met or a figure is worse than in --baseline, 2 wrong use."
 )
 
 _KV_DTYPES = {"auto": "", "fp8": "float8_e4m3fn"}
@@ -156,6 +156,11 @@ def _add_results(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--require", default="", metavar="LIMITS",
                        help="exit with 1 unless the figures keep these: "
                        "tpot_p50<=30ms,ttft_p99<=2s,output_tokens_per_s>=1000")  # fmt: skip
+    serve.add_argument("--baseline", metavar="FILE",
+                       help="exit with 1 where a figure is worse than in this earlier result")  # fmt: skip
+    serve.add_argument("--update", action="store_true", help="write the result to --baseline")
+    serve.add_argument("--tolerance", default="0.5%", metavar="SHARE",
+                       help="how much worse than --baseline is no regression (0.5%%)")  # fmt: skip
     serve.add_argument("--json", metavar="FILE", help="write all figures there")
     serve.add_argument("--html", metavar="FILE", help="write a page with curves there")
     serve.add_argument("--trace", metavar="FILE",
@@ -169,10 +174,13 @@ def run(options: argparse.Namespace) -> int:
     from neusight.integrations.serving.screen import screen_lines
 
     request = serve_request(options)
+    stored = _stored(options)
     points, highest, problems = _served(_servers(options, request), request)
     lines = screen_lines(points, highest, request, is_quiet=options.quiet)
     print(coloured("\n".join(lines), sys.stdout))
     failed = [text for one in request.requirements for text in one.failures(points)]
+    if stored is not None:
+        failed += _judged(options, stored, points, highest)
     problems += _write(options, request, points, highest)
     report_problems([*problems, *failed])
     return ExitCode.JUDGED if failed else ExitCode.OK
@@ -325,6 +333,7 @@ def _write(
     """Writes what was asked for; what could not be written."""
     problems: list[str] = []
     for path, write in (
+        (options.update and options.baseline, lambda path: _write_document(path, points, highest)),
         (options.json, lambda path: _write_document(path, points, highest)),
         (options.html, lambda path: _write_page(path, options, request, points, highest)),
         (options.trace, lambda path: _write_trace(path, points)),
@@ -335,6 +344,35 @@ def _write(
             if not found:
                 print(f"written to {path}")
     return problems
+
+
+def _stored(options: argparse.Namespace) -> dict[str, Any] | None:
+    """The baseline, read before anything is recorded; OptionError, BaselineError."""
+    from neusight.integrations.serving.baseline import parse_tolerance, read_result
+
+    parse_tolerance(options.tolerance)
+    if options.update and not options.baseline:
+        raise OptionError("--update writes --baseline FILE, which is not given")
+    return read_result(options.baseline) if options.baseline and not options.update else None
+
+
+def _judged(
+    options: argparse.Namespace,
+    stored: dict[str, Any],
+    points: list[LoadPoint],
+    highest: Highest,
+) -> list[str]:
+    """What is worse than the baseline; prints what else differs."""
+    from neusight.integrations.serving.baseline import judge, parse_tolerance
+    from neusight.integrations.serving.document import serving_document
+
+    tolerance = parse_tolerance(options.tolerance)
+    found = judge(serving_document(points, highest), stored, tolerance=tolerance)
+    state = f"{len(found.failures)} worse" if found.failures else "nothing is worse"
+    print(f"baseline  {options.baseline}: {state}")
+    for note in found.notes:
+        print(f"  {note}")
+    return list(found.failures)
 
 
 def _write_document(path: str, points: list[LoadPoint], highest: Highest) -> None:

@@ -387,3 +387,45 @@ def test_weights_in_a_form_that_is_not_served_ask_for_the_nearest(
     assert serve(str(tmp_path), "--gpu", "H100") == ExitCode.WRONG_USE
 
     assert "quantized with mxfp4, which is not served as such" in capsys.readouterr().err
+
+
+def test_a_stored_result_judges_a_later_one(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored = str(tmp_path / "serving.json")
+    words = [model, "--gpu", "H100", "--requests", "20", "--output", "8", "--slo", "ttft=1s"]
+
+    assert serve(*words, "--baseline", stored, "--update") == ExitCode.OK
+    assert serve(*words, "--baseline", stored) == ExitCode.OK
+    assert "nothing is worse" in capsys.readouterr().out
+    assert serve(*words, "--baseline", stored, "--no-async-scheduling") == ExitCode.JUDGED
+    shown = capsys.readouterr()
+    assert "1 requests/s: TPOT p50" in shown.err
+    assert "the highest rate that keeps the SLO: requests/s" in shown.err
+    assert serve(*words, "--baseline", stored, "--rate", "2") == ExitCode.JUDGED
+    assert "2 requests/s is not in the baseline" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "stated"),
+    [
+        (("--update",), "--update writes --baseline FILE, which is not given"),
+        (("--baseline", "absent.json"), "There is no baseline absent.json"),
+        (("--baseline", "empty.json"), "is not a result that `neusight serve` wrote"),
+        (("--tolerance", "2ms"), "it is a share of each figure, as 2%"),
+    ],
+)
+def test_a_baseline_that_cannot_judge_is_refused(
+    words: tuple[str, ...],
+    stated: str,
+    model: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty.json").write_text("{}")
+
+    assert serve(model, "--gpu", "H100", *words) == ExitCode.WRONG_USE
+
+    assert stated in capsys.readouterr().err
