@@ -21,11 +21,12 @@ __all__ = ["ServeRequest", "serve_request"]
 
 @dataclass(frozen=True)
 class ServeRequest:
-    """GPUs, how many share each layer, quantizations (none stated: the model's own) and loads: each
+    """GPUs, how many share each layer and how many the layers, quantizations (none stated: the model's own) and loads: each
     of each is served."""
 
     gpus: tuple[GPU, ...]
     ranks: tuple[int, ...]
+    stages: tuple[int, ...]
     quantizations: tuple[str, ...]
     rates: tuple[float, ...]
     slo: Slo
@@ -36,8 +37,9 @@ class ServeRequest:
 
     @property
     def num_deployments(self) -> int:
-        """Combinations of GPUs, ranks and quantizations."""
-        return len(self.gpus) * len(self.ranks) * max(1, len(self.quantizations))
+        """Combinations of GPUs, ranks, stages and quantizations."""
+        splits = len(self.ranks) * len(self.stages)
+        return len(self.gpus) * splits * max(1, len(self.quantizations))
 
 
 def serve_request(options: argparse.Namespace) -> ServeRequest:
@@ -53,6 +55,7 @@ def serve_request(options: argparse.Namespace) -> ServeRequest:
     return ServeRequest(
         gpus=gpus,
         ranks=tuple(_whole_numbers(options.tp, "--tp")),
+        stages=tuple(_whole_numbers(options.pp, "--pp")),
         quantizations=quantizations,
         rates=tuple(_rates(options)),
         slo=parse_slo(options.slo, attainment=options.attainment),
@@ -117,6 +120,9 @@ def _require_one_load(options: argparse.Namespace) -> None:
         )
     if options.kv_cache_dtype == "fp8" and options.engine != "vllm":
         raise OptionError("--kv-cache-dtype fp8 is for --engine vllm")
+    if options.pp != "1" and (options.draft or options.batching == "static"):
+        other = "--draft" if options.draft else "--batching static"
+        raise OptionError(f"--pp is for continuous batching of a model alone: leave {other} out")
     if options.users and (options.rate or options.load):
         raise OptionError("--users is instead of --rate and --load: give one of them")
     if options.load and (options.rate or options.input or options.output):

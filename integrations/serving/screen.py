@@ -43,7 +43,7 @@ def server_lines(server: Server) -> list[str]:
     settings, deployment = server.settings, server.deployment
     name = server.model.name
     bits = f", {deployment.quantization} weights" if deployment.quantization else ""
-    a_gpu = " a GPU" if deployment.ranks > 1 else ""
+    a_gpu = " a GPU" if deployment.ranks * deployment.stages > 1 else ""
     lines = [
         f"{name} on {deployment.label}, {settings.engine.name} engine{bits}",
         f"  memory    {bytes_text(capacity.usable_bytes)} of "

@@ -15,7 +15,13 @@ from neusight.predictors.gpu import GPU
 from neusight.serving.capacity import Capacity, capacity_of
 from neusight.serving.figures import ServingFigures, Slo, serving_figures
 from neusight.serving.load import InferenceRequest, Load
-from neusight.serving.prices import Engine, StepPrices, StepProgram, step_program
+from neusight.serving.prices import (
+    Engine,
+    PipelinePrices,
+    StepPrices,
+    StepProgram,
+    pipeline_programs,
+)
 from neusight.serving.quantization import Adapters, require_quantization
 from neusight.serving.scheduler import (
     SchedulerOptions,
@@ -32,25 +38,27 @@ __all__ = ["Deployment", "Draft", "LoadPoint", "Server", "ServerSettings", "high
 
 @dataclass(frozen=True)
 class Deployment:
-    """GPUs that serve: `ranks` share each layer, in `replicas`."""
+    """GPUs that serve: `ranks` share each layer, `stages` share the layers, in `replicas`."""
 
     gpu: GPU
     ranks: int = 1
     quantization: str = ""
     replicas: int = 1
+    stages: int = 1
 
     @property
     def num_gpus(self) -> int:
         """All of them."""
-        return self.ranks * self.replicas
+        return self.ranks * self.stages * self.replicas
 
     @property
     def label(self) -> str:
         """What tells it from others."""
         count = f"{self.num_gpus} x " if self.num_gpus > 1 else ""
         tp = f" tp {self.ranks}" if self.ranks > 1 else ""
+        pp = f" pp {self.stages}" if self.stages > 1 else ""
         bits = f" {self.quantization}" if self.quantization else ""
-        return f"{count}{self.gpu.name}{tp}{bits}"
+        return f"{count}{self.gpu.name}{tp}{pp}{bits}"
 
 
 @dataclass(frozen=True)
@@ -101,6 +109,7 @@ class LoadPoint:
         return {
             "gpu": deployment.gpu.name,
             "tp": deployment.ranks,
+            "pp": deployment.stages,
             "replicas": deployment.replicas,
             "num_gpus": deployment.num_gpus,
             "quantization": deployment.quantization or None,
@@ -131,16 +140,18 @@ class Server:
         self.price = price
 
     @cached_property
-    def program(self) -> StepProgram:
-        """What a step launches on one GPU; OptionError where that lacks the quantization."""
+    def programs(self) -> tuple[StepProgram, ...]:
+        """What a step launches on one GPU of each stage; OptionError where that lacks the
+        quantization."""
         if self.deployment.quantization:
             require_quantization(self.deployment.quantization, self.deployment.gpu)
-        return self._program(self.model)
+        return self._programs(self.model)
 
-    def _program(self, model: ServedModel) -> StepProgram:
-        return step_program(
+    def _programs(self, model: ServedModel) -> tuple[StepProgram, ...]:
+        return pipeline_programs(
             model.points,
             engine=self.settings.engine,
+            stages=self.deployment.stages,
             parameter_bytes=model.parameter_bytes,
             ranks=self.deployment.ranks,
             expert_parallel=self.settings.expert_parallel and model is self.model,
@@ -154,31 +165,52 @@ class Server:
     @cached_property
     def prices(self) -> StepPricing:
         """The price of its steps, the draft's included."""
-        own = self._prices(self.program)
+        own = self._prices(self.programs)
         if self.draft.model is None or not self.settings.drafts:
             return own
-        return _Drafted(own, self._prices(self._program(self.draft.model)))
+        return _Drafted(own, self._prices(self._programs(self.draft.model)))
 
-    def _prices(self, program: StepProgram) -> StepPrices:
+    def _prices(self, programs: Sequence[StepProgram]) -> StepPricing:
         options = self.options
         gpu = options.gpu if options.topology is None else replace(
             options.gpu, topology=options.topology
         )  # fmt: skip
-        return StepPrices(program, gpu, options.predictor, options.host, self.settings.engine)
+        stages = tuple(
+            StepPrices(program, gpu, options.predictor, options.host, self.settings.engine)
+            for program in programs
+        )
+        return stages[0] if len(stages) == 1 else PipelinePrices(stages)
 
     @cached_property
     def capacity(self) -> Capacity:
-        """The space for the cache of one replica."""
+        """The space for the cache of one replica: of a pipeline, of the stage with the least."""
+        return self._capacities[self._tightest]
+
+    @property
+    def program(self) -> StepProgram:
+        """What a step launches on a GPU of the stage with the least space."""
+        return self.programs[self._tightest]
+
+    @cached_property
+    def _tightest(self) -> int:
+        counts = [capacity.num_blocks for capacity in self._capacities]
+        return counts.index(min(counts))
+
+    @cached_property
+    def _capacities(self) -> list[Capacity]:
         settings = self.settings
-        return capacity_of(
-            self.program,
-            self.deployment.gpu,
-            utilization=settings.utilization,
-            max_tokens=settings.max_num_batched_tokens,
-            max_seqs=settings.max_num_seqs,
-            block_size=settings.block_size,
-            num_blocks=settings.num_blocks,
-        )
+        return [
+            capacity_of(
+                program,
+                self.deployment.gpu,
+                utilization=settings.utilization,
+                max_tokens=settings.max_num_batched_tokens,
+                max_seqs=settings.max_num_seqs,
+                block_size=settings.block_size,
+                num_blocks=settings.num_blocks,
+            )
+            for program in self.programs
+        ]
 
     @cached_property
     def max_model_len(self) -> int:
@@ -216,6 +248,7 @@ class Server:
             seed=settings.seed,
             window=self.program.window,
             window_share=self.program.window_share,
+            stages=self.deployment.stages,
         )
 
     def under(
@@ -243,20 +276,17 @@ class Server:
 class _Drafted:
     """A step in which a smaller model first proposes tokens, one after the other."""
 
-    own: StepPrices
-    draft: StepPrices
+    own: StepPricing
+    draft: StepPricing
 
     def __call__(self, batch: StepBatch) -> StepCost:
         cost = self.own(batch)
         if not batch.decodes:
             return cost
         one = StepBatch(batch.decodes, batch.context, (), batch.decodes)
-        proposed = self.draft(one)
-        count = batch.queries - 1
-        return StepCost(
-            cost.latency_us + count * proposed.gpu_us,
-            cost.bound,
-            cost.gpu_us + count * proposed.gpu_us,
+        proposed_us = (batch.queries - 1) * self.draft(one).gpu_us
+        return cost._replace(
+            latency_us=cost.latency_us + proposed_us, gpu_us=cost.gpu_us + proposed_us
         )
 
 

@@ -205,9 +205,16 @@ LOADS = st.builds(
     st.sampled_from([0, 2]),
     st.booleans(),
     st.sampled_from([0.0, 0.7, 1.0]),
+    st.sampled_from([1, 2, 3]),
 )
 def test_every_token_is_served_once_and_no_block_is_lost(
-    load: Load, num_blocks: int, policy: str, drafts: int, keeps: bool, window_share: float
+    load: Load,
+    num_blocks: int,
+    policy: str,
+    drafts: int,
+    keeps: bool,
+    window_share: float,
+    stages: int,
 ) -> None:
     requests = load.requests(most_tokens=600)
     found, batches = run(
@@ -219,6 +226,7 @@ def test_every_token_is_served_once_and_no_block_is_lost(
         keeps_prefixes=keeps,
         window=40,
         window_share=window_share,
+        stages=stages,
     )
 
     wanted = sum(one.request.output_tokens for one in found.served)
@@ -228,6 +236,38 @@ def test_every_token_is_served_once_and_no_block_is_lost(
     assert all(0 <= step.used_blocks <= num_blocks for step in found.steps)
     assert all(one.arrival_s <= one.scheduled_s <= one.first_token_s for one in found.served)
     assert all(one.first_token_s <= one.last_token_s for one in found.served)
+    assert all(step.running <= 8 for step in found.steps)
+    assert sum(count for _, count in found.gaps_s) <= wanted - len(found.served)
+
+
+@given(LOADS)
+def test_a_server_stands_still_only_until_the_next_request_arrives(load: Load) -> None:
+    found, _ = run(load.requests(most_tokens=600), num_blocks=60)
+
+    arrivals = {one.arrival_s for one in found.served}
+    for step, after in zip(found.steps, found.steps[1:], strict=False):
+        if after.start_s > step.start_s + step.latency_s:
+            assert step.waiting == 0
+            assert after.start_s in arrivals
+
+
+class Staged:
+    """A millisecond in each of two stages."""
+
+    def __call__(self, batch: StepBatch) -> StepCost:
+        return StepCost(2000.0, 1, 1000.0, (1000.0, 1000.0))
+
+
+def test_a_pipeline_has_a_batch_in_each_stage() -> None:
+    requests = [InferenceRequest(0, 0.0, 64, 3), InferenceRequest(1, 0.0, 64, 3)]
+
+    found = simulate(requests, options(stages=2), Staged())
+
+    assert [step.lane for step in found.steps] == [0, 1, 0, 1, 0, 1]
+    assert [1e3 * step.start_s for step in found.steps] == pytest.approx([0, 0, 2, 3, 4, 5])
+    assert [1e3 * step.latency_s for step in found.steps] == pytest.approx([2, 3, 2, 2, 2, 2])
+    assert found.end_s == pytest.approx(0.007)  # one after the other they would take 12
+
 
 
 def test_equal_loads_are_served_equally() -> None:

@@ -53,6 +53,9 @@ def _add_deployment(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--tp", default="1", metavar="N[,N…]",
                        help="GPUs that share each layer (tensor parallel), also several to "
                        "compare (1)")  # fmt: skip
+    serve.add_argument("--pp", default="1", metavar="N[,N…]",
+                       help="GPUs in a row, each with some of the layers (pipeline parallel), also "
+                       "several to compare (1)")  # fmt: skip
     serve.add_argument("--enable-expert-parallel", action="store_true",
                        help="GPUs of --tp have whole experts, not a part of each")  # fmt: skip
     serve.add_argument("--replicas", type=int, default=1, metavar="N",
@@ -255,8 +258,9 @@ def _servers(options: argparse.Namespace, request: ServeRequest) -> list[Server]
             draft = _model(options.draft, gpu, options) if options.draft else None
             models = _model(options.model, gpu, options), draft
         deployments = [
-            Deployment(gpu, ranks, quantization, options.replicas)
+            Deployment(gpu, ranks, quantization, options.replicas, stages)
             for ranks in request.ranks
+            for stages in request.stages
             for quantization in request.quantizations or (_quantization_of(models[0]),)
         ]
         found += _of_gpu(options, request, models, deployments, settings)

@@ -134,6 +134,20 @@ def test_gpus_ranks_and_bits_are_compared_side_by_side(
     assert "none is better in both" in capsys.readouterr().out
 
 
+def test_a_pipeline_takes_longer_for_a_token_and_holds_more(
+    tmp_path: Path, model: str
+) -> None:
+    path = tmp_path / "o.json"
+
+    serve(model, "--gpu", "H100", "--pp", "1,2", "--requests", "10", "--output", "10",
+          "--json", str(path))  # fmt: skip
+
+    one, two = document(path)["points"]
+    assert (one["pp"], two["pp"], two["num_gpus"]) == (1, 2, 2)
+    assert two["most_kv_use"] < one["most_kv_use"]
+    assert two["tpot_s"]["p50"] > one["tpot_s"]["p50"]  # the transfer, and twice a short step
+
+
 def test_what_a_gpu_lacks_leaves_that_deployment_out(
     model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
