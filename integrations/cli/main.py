@@ -26,6 +26,7 @@ from neusight.integrations.cli.commands.measurements import (
 from neusight.integrations.cli.hints import (
     command_hint,
     missing_gpu_hint,
+    misplaced_option_hint,
     missing_program_hint,
     option_hint,
     script_problem,
@@ -123,7 +124,10 @@ def _run_guarded(words: list[str], *, is_command_line: bool) -> int:
     own, program = _split(words)
     with debugging(on=is_debugging() or DEBUG_OPTION in own):
         try:
-            code = _run(own, program, is_command_line=is_command_line)
+            is_separated = words[len(own) : len(own) + 1] == ["--"]
+            code = _run(
+                own, program, is_command_line=is_command_line, is_separated=is_separated
+            )
             flush_standard_streams()
         except Exception as error:
             return _failed(error, own)
@@ -134,14 +138,19 @@ def _run_guarded(words: list[str], *, is_command_line: bool) -> int:
         return code
 
 
-def _run(own: list[str], program: Program | None, *, is_command_line: bool) -> int:
+def _run(
+    own: list[str], program: Program | None, *, is_command_line: bool, is_separated: bool
+) -> int:
     parser = _parser()
     parsers = _parsers_of(parser)
     problem = command_hint(own, parsers)
     command = own[0] if own else ""
     if problem is None and command in parsers:
         asks_for_help = not {"-h", "--help"}.isdisjoint(own)
-        problem = None if asks_for_help else _wrong_options(own, program, parsers[command])
+        if not asks_for_help:
+            problem = _wrong_options(own, program, parsers[command])
+        if problem is None and command == "check" and program is not None and not is_separated:
+            problem = misplaced_option_hint(own, program, parsers[command])
     if problem is not None:
         return _said(problem, ExitCode.WRONG_USE)
     options = parser.parse_args(own)

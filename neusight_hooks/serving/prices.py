@@ -134,7 +134,8 @@ class StepProgram:
     `attentions` for each layer's cache.
 
     `host_us` is what the host takes for it eagerly (0: it was not recorded). `kv_bytes_per_token`,
-    `vocabulary` and `weight_bytes` are those of one GPU. `unmatched` names kernels that no pattern knew.
+    `vocabulary` and `weight_bytes` are those of one GPU. `unmatched` names kernels that no pattern
+    knew.
     """
 
     kernels: tuple[tuple[FittedKernel, int], ...]

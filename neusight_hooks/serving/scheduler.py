@@ -381,7 +381,7 @@ class _ServerState:
             self.waiting.add(_Sequence(request, time_s))
 
     def through_stages(self, start_s: float, cost: StepCost) -> float:
-        """When a batch that is scheduled then has passed every stage, each after those before it."""
+        """When a batch that is scheduled then has passed every stage, after those before it."""
         for at, us in enumerate(cost.stages_us or (cost.latency_us,)):
             start_s = max(start_s, self.stages_free_s[at]) + us * 1e-6
             self.stages_free_s[at] = start_s
@@ -567,7 +567,8 @@ class _Lane:
         if not count:
             return 0
         if self.options.drafts:
-            drawn = self.server.random.random((count, self.options.drafts)) < self.options.acceptance
+            chances = self.server.random.random((count, self.options.drafts))
+            drawn = chances < self.options.acceptance
             tokens = np.minimum(1 + np.cumprod(drawn, axis=1).sum(axis=1), self.left)
             new = int(tokens.sum())
             self.context += tokens
