@@ -25,8 +25,8 @@ from neusight.integrations.cli.commands.measurements import (
 )
 from neusight.integrations.cli.hints import (
     command_hint,
-    missing_gpu_hint,
     misplaced_option_hint,
+    missing_gpu_hint,
     missing_program_hint,
     option_hint,
     script_problem,
@@ -122,6 +122,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run_guarded(words: list[str], *, is_command_line: bool) -> int:
     own, program = _split(words)
+    if own[:1] == ["plan"] and any(word.partition("=")[0] == "--serve" for word in own):
+        words = ["serve", "--plan", *(word.removeprefix("--serve=") for word in words[1:])]
+        own, program = [word for word in words if word != "--serve"], None
     with debugging(on=is_debugging() or DEBUG_OPTION in own):
         try:
             is_separated = words[len(own) : len(own) + 1] == ["--"]

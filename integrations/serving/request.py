@@ -21,8 +21,8 @@ __all__ = ["ServeRequest", "serve_request"]
 
 @dataclass(frozen=True)
 class ServeRequest:
-    """GPUs, how many share each layer and how many the layers, quantizations (none stated: the model's own) and loads: each
-    of each is served."""
+    """GPUs, how many share each layer and how many the layers, quantizations (none stated: the
+    model's own) and loads: each of each is served."""
 
     gpus: tuple[GPU, ...]
     ranks: tuple[int, ...]
@@ -54,7 +54,9 @@ def serve_request(options: argparse.Namespace) -> ServeRequest:
     requests = tuple(read_requests(options.load)) if options.load else ()
     return ServeRequest(
         gpus=gpus,
-        ranks=tuple(_whole_numbers(options.tp, "--tp")),
+        ranks=_PLANNED_RANKS
+        if options.plan and options.tp == "1"
+        else tuple(_whole_numbers(options.tp, "--tp")),
         stages=tuple(_whole_numbers(options.pp, "--pp")),
         quantizations=quantizations,
         rates=tuple(_rates(options)),
@@ -78,6 +80,9 @@ def _quantizations(options: argparse.Namespace, gpus: Sequence[GPU]) -> tuple[st
             require_quantization(name, gpus[0])
     return tuple("" if name == "none" else name for name in names)
 
+
+#: GPUs that share each layer where --plan looks for their number: those of a usual host.
+_PLANNED_RANKS = (1, 2, 4, 8)
 
 #: Options that are whole numbers above zero, shares, and times.
 _COUNTS = (
@@ -123,6 +128,11 @@ def _require_one_load(options: argparse.Namespace) -> None:
     if options.pp != "1" and (options.draft or options.batching == "static"):
         other = "--draft" if options.draft else "--batching static"
         raise OptionError(f"--pp is for continuous batching of a model alone: leave {other} out")
+    if options.plan and (options.load or options.users or not options.slo or
+                         len(_words([options.rate])) != 1):  # fmt: skip
+        raise OptionError(
+            "--plan needs the limits and one rate: --slo ttft=500ms,tpot=30ms --rate 20"
+        )
     if options.users and (options.rate or options.load):
         raise OptionError("--users is instead of --rate and --load: give one of them")
     if options.load and (options.rate or options.input or options.output):

@@ -33,7 +33,8 @@ from neusight.serving.scheduler import (
 )
 from neusight.serving.static_batching import simulate_static
 
-__all__ = ["Deployment", "Draft", "LoadPoint", "Server", "ServerSettings", "highest_rate"]
+__all__ = ["Deployment", "Draft", "LoadPoint", "Server", "ServerSettings", "highest_rate",
+           "steady_point"]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,10 @@ class LoadPoint:
     runs: tuple[ServerRun, ...]
     figures: ServingFigures
 
+    def is_good(self, slo: Slo) -> bool:
+        """Whether enough requests keep the limits, and the server keeps up."""
+        return self.figures.meets(slo) and not self.figures.saturation
+
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         deployment = self.server.deployment
@@ -138,6 +143,25 @@ class Server:
         self.options = options
         self.draft = draft or Draft()
         self.price = price
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens of a step at most."""
+        return self.settings.max_num_batched_tokens
+
+    def changed(self, *, replicas: int, step_tokens: int = 0) -> Server:
+        """The same with other replicas and, if stated, other tokens of a step."""
+        other = Server(
+            self.model,
+            replace(self.deployment, replicas=replicas),
+            replace(self.settings, max_num_batched_tokens=step_tokens or self.step_tokens),
+            self.options,
+            draft=self.draft,
+            price=self.price,
+        )
+        # neither depends on replicas or on the tokens of a step
+        vars(other).update(programs=self.programs, prices=self.prices)
+        return other
 
     @cached_property
     def programs(self) -> tuple[StepProgram, ...]:
@@ -296,13 +320,13 @@ _STEADY = 4.0
 _MOST_REQUESTS = 50_000
 
 
-def _steady_point(server: Server, load: Load, rate: float, slo: Slo) -> LoadPoint:
+def steady_point(server: Server, load: Load, rate: float, slo: Slo) -> LoadPoint:
     """The load at that rate, with as many requests as it takes for the server to be busy with them
     as it would be in the long run."""
     while True:
         point = server.at_rate(load, rate, slo)
         wanted = min(_MOST_REQUESTS, math.ceil(_STEADY * rate * point.figures.e2e_s.p50))
-        if not _is_good(point, slo) or wanted <= load.num_requests:
+        if not point.is_good(slo) or wanted <= load.num_requests:
             return point
         load = replace(load, num_requests=wanted)
 
@@ -319,35 +343,31 @@ def highest_rate(server: Server, load: Load, slo: Slo) -> LoadPoint | None:
     low, high = 0.0, 0.0
     for point in _doubling(server, load, slo):
         assert point.rate is not None
-        if not _is_good(point, slo):
+        if not point.is_good(slo):
             high = point.rate
             break
         good, low = point, point.rate
     if good is None:
         return None
     while high and high - low > _PRECISION * high:
-        point = _steady_point(server, load, (low + high) / 2, slo)
+        point = steady_point(server, load, (low + high) / 2, slo)
         assert point.rate is not None
-        if _is_good(point, slo):
+        if point.is_good(slo):
             good, low = point, point.rate
         else:
             high = point.rate
     rate = float(f"{low:.3g}")
-    return good if rate == low else _steady_point(server, load, rate, slo)
-
-
-def _is_good(point: LoadPoint, slo: Slo) -> bool:
-    return point.figures.meets(slo) and not point.figures.saturation
+    return good if rate == low else steady_point(server, load, rate, slo)
 
 
 def _doubling(server: Server, load: Load, slo: Slo) -> Iterator[LoadPoint]:
     """Twice the rate each time, from one at which hardly two requests meet."""
     rate = 1.0
-    point = _steady_point(server, load, rate, slo)
-    while not _is_good(point, slo) and rate > _LEAST_RATE:
+    point = steady_point(server, load, rate, slo)
+    while not point.is_good(slo) and rate > _LEAST_RATE:
         rate /= 4
-        point = _steady_point(server, load, rate, slo)
+        point = steady_point(server, load, rate, slo)
     while rate <= _MOST_RATE:
         yield point
         rate *= 2
-        point = _steady_point(server, load, rate, slo)
+        point = steady_point(server, load, rate, slo)

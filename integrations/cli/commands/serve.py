@@ -152,6 +152,10 @@ def _add_results(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--slo", default="", metavar="LIMITS",
                        help="limits of a request: ttft=500ms,tpot=30ms,e2e=20s; finds the highest "
                        "rate that keeps them")  # fmt: skip
+    serve.add_argument("--plan", action="store_true",
+                       help="find the cheapest deployment that keeps --slo at --rate: numbers of "
+                       "GPUs and replicas, what --quantization names, tokens of a step (as "
+                       "`neusight plan --serve MODEL`)")  # fmt: skip
     serve.add_argument("--attainment", type=float, default=0.9, metavar="S",
                        help="share of requests that must keep them (0.9)")  # fmt: skip
     serve.add_argument("--price", action="append", default=[], metavar="GPU=PRICE,…",
@@ -160,7 +164,8 @@ def _add_results(serve: argparse.ArgumentParser) -> None:
                        help="exit with 1 unless the figures keep these: "
                        "tpot_p50<=30ms,ttft_p99<=2s,output_tokens_per_s>=1000")  # fmt: skip
     serve.add_argument("--baseline", metavar="FILE",
-                       help="exit with 1 where a figure is worse than in this earlier result")  # fmt: skip
+                       help="exit with 1 where a figure is worse than in this earlier "
+                       "result")  # fmt: skip
     serve.add_argument("--update", action="store_true", help="write the result to --baseline")
     serve.add_argument("--tolerance", default="0.5%", metavar="SHARE",
                        help="how much worse than --baseline is no regression (0.5%%)")  # fmt: skip
@@ -178,8 +183,12 @@ def run(options: argparse.Namespace) -> int:
 
     request = serve_request(options)
     stored = _stored(options)
-    points, highest, problems = _served(_servers(options, request), request)
-    lines = screen_lines(points, highest, request, is_quiet=options.quiet)
+    servers = _servers(options, request)
+    if options.plan:
+        points, highest, problems, lines = _planned(servers, request)
+    else:
+        points, highest, problems = _served(servers, request)
+        lines = screen_lines(points, highest, request, is_quiet=options.quiet)
     print(coloured("\n".join(lines), sys.stdout))
     failed = [text for one in request.requirements for text in one.failures(points)]
     if stored is not None:
@@ -213,6 +222,19 @@ def _served(
     if not points:
         raise OptionError("; ".join(problems))
     return points, highest, problems
+
+
+def _planned(
+    servers: list[Server], request: ServeRequest
+) -> tuple[list[LoadPoint], Highest, list[str], list[str]]:
+    """The cheapest deployments, what is left out, and what is shown."""
+    from neusight.integrations.serving.search import cheapest, plan_lines
+
+    assert request.load is not None
+    points, problems = cheapest(servers, request.load, request.slo, request.rates[0])
+    if not points:
+        raise OptionError("; ".join([*plan_lines([], request.rates[0]), *problems]))
+    return points, [], problems, plan_lines(points, request.rates[0])
 
 
 def _settings(options: argparse.Namespace) -> ServerSettings:

@@ -443,3 +443,35 @@ def test_a_baseline_that_cannot_judge_is_refused(
     assert serve(model, "--gpu", "H100", *words) == ExitCode.WRONG_USE
 
     assert stated in capsys.readouterr().err
+
+
+def test_a_plan_finds_the_cheapest_deployment_that_keeps_the_limits(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "o.json"
+
+    code = main(
+        ["plan", "--serve", model, "--gpu", "H100,L4", "--tp", "1", "--rate", "400", "--slo",
+         "ttft=100ms,tpot=5ms", "--price", "H100=3,L4=0.5", "--requests", "40", "--output", "20",
+         "--json", str(path)]
+    )  # fmt: skip
+
+    points = document(path)["points"]
+    costs = [point["num_gpus"] * {"H100-SXM5-80GB": 3.0, "L4": 0.5}[point["gpu"]]
+             for point in points]  # fmt: skip
+    shown = capsys.readouterr().out
+    assert code == ExitCode.OK
+    assert costs == sorted(costs)
+    assert {point["gpu"] for point in points} == {"H100-SXM5-80GB", "L4"}
+    assert all(point["slo_share"] >= 0.9 for point in points)
+    assert "400 requests/s within the limits, cheapest an hour first" in shown
+    assert "vllm serve language --max-num-batched-tokens" in shown
+
+
+@pytest.mark.parametrize(
+    "words", ["--serve m.py --gpu H100", "--gpu H100 --serve m.py", "--gpu H100 --serve=m.py"]
+)
+def test_a_plan_without_limits_is_refused(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *words.split()]) == ExitCode.WRONG_USE
+
+    assert "--plan needs the limits and one rate" in capsys.readouterr().err
