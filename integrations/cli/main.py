@@ -128,9 +128,7 @@ def _run_guarded(words: list[str], *, is_command_line: bool) -> int:
     with debugging(on=is_debugging() or DEBUG_OPTION in own):
         try:
             is_separated = words[len(own) : len(own) + 1] == ["--"]
-            code = _run(
-                own, program, is_command_line=is_command_line, is_separated=is_separated
-            )
+            code = _run(own, program, is_command_line=is_command_line, is_separated=is_separated)
             flush_standard_streams()
         except Exception as error:
             return _failed(error, own)

@@ -51,8 +51,10 @@ TABLE = [
     ("check --gpu H100 smal.py", "check --gpu H100 small.py"),
     ("check --gpu H100 folder", "check --gpu H100 folder/train.py"),
     ("check --gpu H100 small.py --update", "check --gpu H100 --update small.py"),
-    ("check --gpu T4 small.py --x 1 --tolerance ttft=1% --update",
-     "check --gpu T4 --tolerance ttft=1% --update small.py --x 1"),
+    (
+        "check --gpu T4 small.py --x 1 --tolerance ttft=1% --update",
+        "check --gpu T4 --tolerance ttft=1% --update small.py --x 1",
+    ),
 ]
 
 

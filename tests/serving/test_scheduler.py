@@ -269,7 +269,6 @@ def test_a_pipeline_has_a_batch_in_each_stage() -> None:
     assert found.end_s == pytest.approx(0.007)  # one after the other they would take 12
 
 
-
 def test_equal_loads_are_served_equally() -> None:
     load = Load((RequestClass(Lengths("uniform", 1, 90), Lengths("uniform", 1, 60)),), 40)
     requests = load.requests(most_tokens=600)

@@ -134,9 +134,7 @@ def test_gpus_ranks_and_bits_are_compared_side_by_side(
     assert "none is better in both" in capsys.readouterr().out
 
 
-def test_a_pipeline_takes_longer_for_a_token_and_holds_more(
-    tmp_path: Path, model: str
-) -> None:
+def test_a_pipeline_takes_longer_for_a_token_and_holds_more(tmp_path: Path, model: str) -> None:
     path = tmp_path / "o.json"
 
     serve(model, "--gpu", "H100", "--pp", "1,2", "--requests", "10", "--output", "10",
