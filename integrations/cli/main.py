@@ -121,13 +121,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run_guarded(words: list[str], *, is_command_line: bool) -> int:
-    own, program = _split(words)
-    if own[:1] == ["plan"] and any(word.partition("=")[0] == "--serve" for word in own):
-        words = ["serve", "--plan", *(word.removeprefix("--serve=") for word in words[1:])]
-        own, program = [word for word in words if word != "--serve"], None
+    own, program = _understood(words)
     with debugging(on=is_debugging() or DEBUG_OPTION in own):
         try:
-            is_separated = words[len(own) : len(own) + 1] == ["--"]
+            is_separated = program is not None and words[len(own)] == "--"
             code = _run(own, program, is_command_line=is_command_line, is_separated=is_separated)
             flush_standard_streams()
         except Exception as error:
@@ -251,6 +248,15 @@ def _add_debug(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         DEBUG_OPTION, action="store_true", help="show every frame of an error (NEUSIGHT_DEBUG=1)"
     )
+
+
+def _understood(words: list[str]) -> tuple[list[str], Program | None]:
+    """As `_split`; `plan --serve MODEL` is `serve --plan MODEL`."""
+    own, program = _split(words)
+    if own[:1] != ["plan"] or not any(word.partition("=")[0] == "--serve" for word in own):
+        return own, program
+    rest = [word.removeprefix("--serve=") for word in words[1:] if word != "--serve"]
+    return ["serve", "--plan", *rest], None
 
 
 def _split(arguments: list[str]) -> tuple[list[str], Program | None]:

@@ -12,7 +12,7 @@ from neusight.integrations.serving.document import SCHEMA_VERSION
 from neusight.predictors.errors import BaselineError, OptionError
 from neusight.predictors.files import is_number, json_value, read_bytes
 
-__all__ = ["Judgement", "judge", "parse_tolerance", "read_result"]
+__all__ = ["BaselineChanges", "judge", "parse_tolerance", "read_result"]
 
 #: Figures that are judged: what they are called, where they stand, and whether less is better.
 _FIGURES: tuple[tuple[str, tuple[str, ...], bool], ...] = (
@@ -29,7 +29,7 @@ _LOAD = ("num_requests", "mean_input_tokens", "mean_output_tokens")
 
 
 @dataclass(frozen=True)
-class Judgement:
+class BaselineChanges:
     """Sentences: what is worse than stored (`failures`), and what else differs (`notes`)."""
 
     failures: tuple[str, ...]
@@ -66,7 +66,9 @@ def read_result(path: str) -> dict[str, Any]:
     return document
 
 
-def judge(now: Mapping[str, Any], stored: Mapping[str, Any], *, tolerance: float) -> Judgement:
+def judge(
+    now: Mapping[str, Any], stored: Mapping[str, Any], *, tolerance: float
+) -> BaselineChanges:
     """What of a result is worse than a stored one by more than a share."""
     failures: list[str] = []
     notes: list[str] = []
@@ -83,7 +85,7 @@ def judge(now: Mapping[str, Any], stored: Mapping[str, Any], *, tolerance: float
             failures += [f"{name}: {text}" for text in worse]
             notes += [f"{name}: {text}" for text in better]
     notes += [f"{name} of the baseline was not served" for name in before]
-    return Judgement(tuple(failures), tuple(notes))
+    return BaselineChanges(tuple(failures), tuple(notes))
 
 
 def _points(document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
