@@ -50,6 +50,7 @@ def parse_tolerance(text: str) -> float:
 
 def read_result(path: str) -> dict[str, Any]:
     """A document that `neusight serve` wrote; BaselineError."""
+    document: dict[str, Any]
     try:
         document = json_value(read_bytes(Path(path)))
     except FileNotFoundError:

@@ -119,12 +119,13 @@ class SchedulerOptions:
 
     def blocks_of_each(self, tokens: np.ndarray) -> np.ndarray:
         """The same for several sequences."""
-        blocks = -(-tokens // self.block_size)
+        blocks: np.ndarray = -(-tokens // self.block_size)
         if not self.window_share:
             return blocks
         most = -(-self.window // self.block_size) + 1  # the window begins inside a block
         unseen = np.maximum(0, blocks - most)
-        return blocks - (unseen * self.window_share).astype(np.int64)
+        windowed: np.ndarray = blocks - (unseen * self.window_share).astype(np.int64)
+        return windowed
 
 
 class ServedRequest(NamedTuple):
