@@ -42,8 +42,9 @@ class SummaryData:
     `compiled` what torch.compile made of it, if anything; `topology` the system that was stated,
     and `notes` what the figures rest on not stated. `ranks` are those that were run side by
     side: then `verdict` is of the slowest, `memory` of the one that needs most, `fits` of all.
-    `phases` are those of a model that generates, `pipeline` models that are called in turn. `host_assumes` says which machine and software
-    the costs of the host stand for, where it was not measured them.
+    `phases` are those of a model that generates, `pipeline` models that are called in turn.
+    `host_assumes` says which machine and software the costs of the host stand for, where it was not
+    measured.
     """
 
     recording: Recording
