@@ -167,6 +167,7 @@ def _transformers_forward(config: Any, dtype: str, file: Path) -> Forward:
         for name in names:
             found = getattr(output, name, None)
             if found is not None:
+                _require_no_states(found, file, config.model_type)
                 return output, (name, found)
         raise OptionError(
             f"{file} is of type {config.model_type!r}, whose model returns no cache of keys and "
@@ -174,6 +175,18 @@ def _transformers_forward(config: Any, dtype: str, file: Path) -> Forward:
         )
 
     return forward
+
+
+def _require_no_states(cache: Any, file: Path, kind: str) -> None:
+    """OptionError for a model that keeps a state of each sequence, which its reference code computes
+    token by token: a server's kernels do not, and the state takes the place of a cache."""
+    states = [getattr(layer, "recurrent_states", None) for layer in getattr(cache, "layers", ())]
+    states = [item for one in states for item in (one.values() if isinstance(one, dict) else [one])]
+    if any(state is not None for state in states):
+        raise OptionError(
+            f"{file} is of type {kind!r}, which has recurrent layers (state-space or linear "
+            "attention): they are not served yet. `neusight run` forecasts its generation."
+        )
 
 
 # -- a Python file --------------------------------------------------------------------------------

@@ -473,3 +473,17 @@ def test_a_plan_without_limits_is_refused(words: str, capsys: pytest.CaptureFixt
     assert main(["plan", *words.split()]) == ExitCode.WRONG_USE
 
     assert "--plan needs the limits and one rate" in capsys.readouterr().err
+
+
+def test_a_model_with_recurrent_layers_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("transformers")
+    config = {"model_type": "mamba2", "hidden_size": 64, "num_hidden_layers": 1, "num_heads": 8,
+              "head_dim": 16, "expand": 2, "state_size": 16, "n_groups": 1,
+              "vocab_size": 100}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+
+    assert serve(str(tmp_path), "--gpu", "H100") == ExitCode.WRONG_USE
+
+    assert "recurrent layers" in capsys.readouterr().err
