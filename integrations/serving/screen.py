@@ -178,12 +178,19 @@ def frontier_of(points: Sequence[LoadPoint]) -> list[LoadPoint]:
     return [one for one in points if not any(beats(other, one) for other in points)]
 
 
-def explanation_lines() -> list[str]:
+def explanation_lines(*, of_table: bool) -> list[str]:
     """What the figures are, for whoever sees them first."""
+    table = [
+        "p50, p99: half and 99% of requests are no slower. tokens/s: generated tokens; a user: of",
+        "one request; a GPU: of each. KV: share of the cache in use, waiting: requests in the",
+        "queue, both on average. $/M: dollars a million generated tokens. limited by: what most of",
+        "the time goes to (memory: reading weights; kv: attention over the cache).",
+    ]
     return [
-        "TTFT: time to the first token. TPOT: time of each further one. SLO: the limits stated by",
-        "--slo. Forecast from the recorded kernels and vLLM's scheduling rules; nothing ran on a",
-        "GPU.",
+        "TTFT: time to the first token. TPOT: time of each further one. SLO: share of requests",
+        "that keep the limits of --slo.",
+        *(table if of_table else []),
+        "Forecast from the recorded kernels and vLLM's scheduling rules; nothing ran on a GPU.",
     ]
 
 
@@ -207,7 +214,7 @@ def screen_lines(
         lines += [*table_lines(points, slo), *_saturations(points)]
     if highest:
         lines += ["", *(_highest_line(server, point, slo) for server, point in highest)]
-    return [*lines, "", *explanation_lines()]
+    return [*lines, "", *explanation_lines(of_table=len(points) > 1)]
 
 
 #: Servers that are described in full; of more the memory is shown in a table.
@@ -236,9 +243,16 @@ def _servers_lines(servers: Sequence[Server]) -> list[str]:
     ]
 
 
+_ARRIVALS = {
+    "poisson": "Poisson arrivals",
+    "gamma": "gamma-distributed gaps between arrivals",
+    "uniform": "arrivals at equal distances",
+}
+
+
 def _load_text(load: Load) -> str:
     kinds = "; ".join(f"{one.input} tokens in, {one.output} out" for one in load.classes)
-    arrivals = f"{load.users:,} users" if load.arrivals == "closed" else f"{load.arrivals} arrivals"
+    arrivals = f"{load.users:,} users" if load.arrivals == "closed" else _ARRIVALS[load.arrivals]
     turns = f", sessions of {load.turns} turns" if load.turns > 1 else ""
     return f"{load.num_requests:,} requests, {arrivals}{turns}: {kinds}"
 
