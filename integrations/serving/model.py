@@ -178,8 +178,8 @@ def _transformers_forward(config: Any, dtype: str, file: Path) -> Forward:
 
 
 def _require_no_states(cache: Any, file: Path, kind: str) -> None:
-    """OptionError for a model that keeps a state of each sequence: its reference code says nothing of
-    the kernels with which a server computes that state."""
+    """OptionError for a model that keeps a state of each sequence: its reference code says nothing
+    of the kernels with which a server computes that state."""
     states = [getattr(layer, "recurrent_states", None) for layer in getattr(cache, "layers", ())]
     states = [item for one in states for item in (one.values() if isinstance(one, dict) else [one])]
     if any(state is not None for state in states):

@@ -138,7 +138,8 @@ def _table(points: Sequence[LoadPoint]) -> str:
     head = ("deployment", "load", "TTFT p50", "p90", "p99", "TPOT p50", "p90", "p99", "E2E p50",
             "tokens/s", "a user", "a GPU", "goodput", "KV", "waiting", "preempted", "$/M tokens",
             "kJ/M tokens", "limited by")  # fmt: skip
-    best = frontier_of(points)
+    many = len({point.server.deployment.label for point in points}) > 1
+    best = frontier_of(points) if many else []
     rows = "".join(
         "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in _cells(point, point in best))
         + "</tr>"
@@ -146,7 +147,7 @@ def _table(points: Sequence[LoadPoint]) -> str:
     )  # fmt: skip
     names = "".join(f"<th>{escape(name)}</th>" for name in head)
     note = ""
-    if len({point.server.deployment.label for point in points}) > 1:
+    if many:
         note = '<p class="muted">* on the frontier of tokens/s a user and a GPU</p>'
     return f'<table class="serving"><thead><tr>{names}</tr></thead>{rows}</table>{note}'
 

@@ -71,7 +71,7 @@ def points() -> list[RecordedPoint]:
 
 def program(**changed: object) -> StepProgram:
     given = {"engine": Engine("compiled"), "parameter_bytes": 10**8, **changed}
-    return step_program(points(), **given)  # type: ignore[arg-type]
+    return step_program(points(), **given)
 
 
 def prices(engine: Engine = Engine("compiled"), **changed: object) -> StepPrices:  # noqa: B008
