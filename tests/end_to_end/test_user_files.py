@@ -20,28 +20,17 @@ import torch
 from guarded_files import GUARDS, guard_by, standing
 
 import neusight
-from user_files import C_LIBRARIES, CHILDREN_AND_EXIT, MOVES_AND_REMOVALS, OTHERS, PYTHON, furnish
-
-PREAMBLE = """
-import atexit, bz2, codecs, configparser, contextlib, csv, fileinput, glob, gzip, io, json, logging
-import logging.handlers, lzma, mmap, multiprocessing, os, pickle, shelve, shutil, sqlite3
-import subprocess, sys, tarfile, tempfile, weakref, zipfile
-from pathlib import Path
-import numpy as np
-import torch
-
-class Twice(torch.nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * 2
-"""
-
-WORKER = """
-log = open('log.csv', 'a')
-
-def work():
-    open('notes.txt', 'a').write('child')
-    open('new.txt', 'w').write('n')
-"""
+from user_files import (
+    C_LIBRARIES,
+    CHILDREN_AND_EXIT,
+    CUDA_WORK,
+    MOVES_AND_REMOVALS,
+    OTHERS,
+    PREAMBLE,
+    PYTHON,
+    WORKER,
+    furnish,
+)
 
 GROUPS = {"python": PYTHON, "C libraries": C_LIBRARIES, "moves": MOVES_AND_REMOVALS}
 WAYS = [
@@ -200,10 +189,6 @@ def _refusable(code: str) -> str:
     """A way of which an error is what it saw."""
     body = "\n".join(f"    {line}" for line in code.splitlines())
     return f"try:\n{body}\nexcept Exception as error:\n    seen = f'refused: {{error}}'"
-
-
-#: Spawned children import the script.
-CUDA_WORK = "if __name__ == '__main__': torch.ones(2, device='cuda')"
 
 
 def neusight_run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
