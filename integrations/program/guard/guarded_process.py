@@ -185,8 +185,7 @@ def _in_guarded_process(
                 if status is not None:
                     return _ended(status, store.folder, files=summary_of(changes_in(store.folder)))
         with _store(None, keep) as store:
-            allowed = allowed_folders(words, caches)
-            return _run_in_overlay(work, store, allowed, interrupt)
+            return _run_in_overlay(work, store, allowed_folders(caches), interrupt)
 
 
 @contextmanager
@@ -300,21 +299,18 @@ def _run_in_overlay(
 def _temporary_folder(store: str) -> Iterator[str]:
     """A folder in the store that the script takes for the system's temporary one, by a short name:
     multiprocessing makes sockets in it, whose paths have 108 bytes at most."""
-    folder = Path(store) / _TEMPORARY
+    folder, link = Path(store) / _TEMPORARY, Path(_SHORT_PARENT) / Path(store).name
     folder.mkdir()
-    link = Path(_SHORT_PARENT) / Path(store).name
-    if len(str(folder)) <= _LONGEST_TEMPORARY:
-        yield str(folder)
-        return
+    shortest = folder
+    if len(str(folder)) > _LONGEST_TEMPORARY:
+        with suppress(OSError):
+            link.symlink_to(folder)
+            shortest = link
     try:
-        link.symlink_to(folder)
-    except OSError:
-        yield str(folder)
-        return
-    try:
-        yield str(link)
+        yield str(shortest)
     finally:
-        link.unlink(missing_ok=True)
+        if shortest is link:
+            link.unlink(missing_ok=True)
 
 
 @contextmanager
