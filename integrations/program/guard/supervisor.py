@@ -144,7 +144,7 @@ class Supervisor:
     def _only_looks(self, request: Request) -> bool:
         call = CALLS[request.number]
         if call.does == "open":
-            return not request.arguments[call.flags] & _WRITES
+            return not call.flags_of(request.arguments) & _WRITES
         return call.does in ("stat", "access", "readlink", "chdir")
 
     def _answer(self, asked: _Asked) -> None:
@@ -154,7 +154,6 @@ class Supervisor:
             raise _GoOn
         operations: dict[str, Callable[[_Asked, str], int | None]] = {
             "open": self._open,
-            "creat": self._open,
             "stat": self._look,
             "access": self._look,
             "readlink": self._look,
@@ -164,7 +163,6 @@ class Supervisor:
             "mknod": lambda asked, path: self._overlay.mknod(path, asked.masked_mode()),
             "symlink": lambda asked, path: self._overlay.symlink(asked.second_text(), path),
             "unlink": self._unlink,
-            "rmdir": lambda asked, path: self._overlay.rmdir(path),
             "rename": self._rename,
             "link": lambda asked, path: self._overlay.link(path, asked.second()),
             "chmod": self._change,
@@ -175,7 +173,7 @@ class Supervisor:
         if does not in operations:  # programs do without calls that older kernels lack
             raise OSError(errno.ENOSYS, path)
         done = operations[does](asked, path) or 0
-        if does not in ("open", "creat"):
+        if does != "open":
             asked.request.answer(value=done)
             return
         try:
@@ -280,10 +278,7 @@ class _Asked:
         #: Whether its path starts at a folder that only shows what is visible at another one.
         self.starts_in_store = False
         self.call = CALLS[request.number]
-        at = self.call.flags
-        self.flags = 0 if at < 0 else at if at == NO_FOLLOW else self._argument(at) & 0xFFFFFFFF
-        if self.call.does == "creat":
-            self.flags = os.O_CREAT | os.O_WRONLY | os.O_TRUNC
+        self.flags = self.call.flags_of(request.arguments)
 
     @property
     def mode(self) -> int:
