@@ -194,10 +194,12 @@ def _store(parent: str | None, keep: str | None) -> Iterator[Store]:
     store = Store.create(parent=parent)
     try:
         (Path(store.folder) / _ANSWER).mkdir()
-        yield store
+        try:
+            yield store
+        finally:
+            if keep is not None:
+                store.not_kept += keep_changes(changes_in(store.folder), keep, store=store.folder)
     finally:
-        if keep is not None:
-            store.not_kept += keep_changes(changes_in(store.folder), keep, store=store.folder)
         store.close(keep=keep)
         for text in store.not_kept:
             print(f"neusight: --keep-writes {keep} could not keep {text}", file=sys.stderr)
@@ -290,7 +292,7 @@ def _run_in_overlay(
             _answer(lambda: work(own), folder)
 
         status = _run_child(run, interrupt, supervisor)
-        files = summary_of(store.changes()) if supervisor.has_begun else ""
+        files = summary_of(store.changes()) if supervisor.listener is not None else ""
         refused = supervisor.summary_line()
         return _ended(status, folder, files=files, refused=refused, has_view=False)
 
@@ -386,11 +388,11 @@ def _serve_until_end(supervisor: Supervisor, signals: _Signals) -> None:
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
         poll.register(ended, select.POLLIN)
-        waiting = supervisor.descriptor()
-        if waiting is not None:
-            poll.register(waiting, select.POLLIN)
+        supervisor.connect()
+        if supervisor.listener is not None:
+            poll.register(supervisor.listener, select.POLLIN)
         while True:
-            is_waiting = supervisor.has_waiting or signals.is_interrupted
+            is_waiting = bool(supervisor.waiting) or signals.is_interrupted
             events = poll.poll(_AGAIN_MS if is_waiting else None)
             # A signal would end an answer half-way, and the call would return nonsense.
             signal.pthread_sigmask(signal.SIG_BLOCK, [*ENDING_SIGNALS, RELAY])

@@ -59,9 +59,10 @@ class Supervisor:
     def __init__(self, folder: str, allowed: Iterable[str]) -> None:
         self._overlay = Overlay(Store(folder), left_alone=allowed)
         self._theirs, self._ours = socket.socketpair()
-        self._listener: int | None = None
-        #: Calls that wait for another process, which reads a pipe.
-        self._waiting: list[Request] = []
+        #: What is readable when a call waits; None where no process is supervised.
+        self.listener: int | None = None
+        #: Calls that wait for another process, which reads a pipe: to be tried every moment.
+        self.waiting: list[Request] = []
         #: Name of a program -> what it was kept from changing.
         self._refused: dict[str, dict[str, None]] = {}
 
@@ -74,24 +75,17 @@ class Supervisor:
             return True
         return False
 
-    def descriptor(self) -> int | None:
-        """In this process, once the other runs: what is readable when a call waits; None where it
-        is not supervised."""
+    def connect(self) -> None:
+        """In this process, once the other runs: gets its calls, if it is supervised."""
         self._theirs.close()
         with self._ours:
             _, received, _, _ = socket.recv_fds(self._ours, 1, 1)
-        self._listener = received[0] if received else None
-        return self._listener
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether a process was supervised."""
-        return self._listener is not None
+        self.listener = received[0] if received else None
 
     def close(self) -> None:
         """What still runs of it can make nothing more."""
-        if self._listener is not None:
-            os.close(self._listener)
+        if self.listener is not None:
+            os.close(self.listener)
 
     def summary_line(self) -> str:
         """What was refused, by program; empty where nothing was."""
@@ -105,21 +99,16 @@ class Supervisor:
 
     # -- calls ------------------------------------------------------------------------------------
 
-    @property
-    def has_waiting(self) -> bool:
-        """Whether `serve_waiting` is to be called every moment."""
-        return bool(self._waiting)
-
     def serve_waiting(self) -> None:
         """Tries the calls again that wait for another process."""
-        waiting, self._waiting = self._waiting, []
+        waiting, self.waiting = self.waiting, []
         for request in waiting:
             self._serve(request)
 
     def serve(self, on_receipt: Callable[[int], None]) -> None:
         """Answers the next call; `on_receipt` gets the number of its thread before."""
-        assert self._listener is not None
-        request = receive(self._listener)
+        assert self.listener is not None
+        request = receive(self.listener)
         if request is not None:
             on_receipt(request.process)
             self._serve(request)
@@ -135,7 +124,7 @@ class Supervisor:
         except (_GoOn, LeftAloneError):
             request.go_on()
         except BlockingIOError:
-            self._waiting.append(request)
+            self.waiting.append(request)
         except OSError as error:
             request.answer(error.errno or errno.EIO)
         finally:
