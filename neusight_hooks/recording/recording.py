@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NamedTuple, Union
@@ -386,7 +386,7 @@ class Step:
     entries: tuple[Entry, ...]
     count: int = 1
     batch: Batch = field(default_factory=Batch)
-    operators: tuple[Operator, ...] = field(default=(), compare=False, repr=False)
+    operators: Sequence[Operator] = field(default=(), compare=False, repr=False)
 
 
 class GraphBreak(NamedTuple):
