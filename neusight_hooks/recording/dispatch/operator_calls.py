@@ -8,12 +8,16 @@ from typing import Any, Protocol
 
 import torch
 
-from neusight.recording.recording import COMPILED_CODE, UNSEEN
+from neusight.recording.recording import COMPILED_CODE, UNSEEN, StepKind
 from neusight.recording.tape import CallToken, Tape
 from neusight.recording.tensor import ForecastMode
 
-#: Operators of one recording after which no more are written: a program whose steps never repeat.
-_MOST_OPERATORS = 300_000
+#: Begins and ends of one recording after which no more are written: a program whose steps never
+#: repeat.
+_MOST_EVENTS = 600_000
+
+#: Steps in a row after which one is not followed.
+_STEPS_IN_A_ROW = 2
 
 #: Begins the names of records that are no operators: a mode is asked (torch 2.13); compiled code
 #: runs, which the timeline has from its marks.
@@ -70,14 +74,12 @@ class OperatorCalls:
         self._mode = mode
         self._main = threading.get_ident()
         self._source: OperatorSource | None = None
-        # What run, and the numbers by which their ends are known.
-        self._frames: list[CallToken] = []
-        self._numbers: list[int] = []
+        self._running: list[int] = []  # the numbers by which their ends are known
         self._operators: dict[bytes, CallToken | None] = {}
         self._nodes: dict[bytes, CallToken | None] = {}
         self._is_answering = False
         self._skips_next = False
-        self._num_operators = 0
+        self._num_followed = 0  # steps in a row, the last included
 
     def start(self, source: OperatorSource) -> None:
         """From now on operators come from there."""
@@ -91,57 +93,65 @@ class OperatorCalls:
 
     def follow(self, wanted: bool) -> None:
         """Switches the source on or off, if there is one."""
-        wanted = wanted and self._num_operators < _MOST_OPERATORS
+        wanted = wanted and len(self._tape.call_log) < _MOST_EVENTS
         if self._source is None or wanted == self.is_on:
             return
         self._source.switch(wanted)
         self.is_on = wanted
-        self._frames.clear()
-        self._numbers.clear()
+        self._running.clear()
         self._tape.calls.clear()
         self._stop_noting()
         if wanted:
             self._stop_noting = self._tape.before_entry.subscribe(self.note_ends)
 
+    def step_ends(self, kind: StepKind, is_repeated: bool) -> None:
+        """A step has ended. Of steps that go on alike one is enough; most do so from the second,
+        which an optimizer begins without state no longer, and others have those of the steps
+        around them (`with_operators`)."""
+        if kind == "setup":
+            return
+        self._num_followed = self._num_followed + 1 if self.is_on else 0
+        self.follow(not is_repeated and self._num_followed < _STEPS_IN_A_ROW)
+
     # -- callbacks --------------------------------------------------------------------------------
 
     def begins(self, record: int, number: int, is_node: bool) -> bool:
         """An operator, or a node of autograd, begins; whether its end is of interest."""
-        tape, source = self._tape, self._source
-        if self._is_answering or source is None or not tape.is_open or tape.num_compiled:
-            return False  # what compiled code calls is torch's to say, and not the same on a GPU
-        if self._mode.is_inside or self._is_elsewhere() or not self._is_in_lane():
+        source, tape = self._source, self._tape
+        if self._is_answering or source is None:
             return False
         name = source.name_of(record)
         known = self._nodes if is_node else self._operators
         token = known.get(name, _UNKNOWN)
+        if token is None or not tape.is_open or tape.num_compiled:
+            return False  # what compiled code calls is torch's to say, and not the same on a GPU
+        if self._mode.is_inside or self._is_elsewhere() or not self._is_in_lane():
+            return False
         if token is _UNKNOWN:
             token = known[name] = _token_of(name, is_node)
-        if token is None:
-            return False
+            if token is None:
+                return False
         if self._skips_next:  # the op on the CPU that is answered by itself
             self._skips_next = False
             return False
-        numbers, calls = self._numbers, tape.calls
-        while numbers and source.has_ended(numbers[-1]):
-            del numbers[-1], self._frames[-1]
+        running, calls = self._running, tape.calls
+        while running and source.has_ended(running[-1]):
+            del running[-1]
             calls.append(None)
-        numbers.append(number)
-        self._frames.append(token)
+        running.append(number)
         calls.append(token)
         if is_node:
             node: Any = _current_node()
             sequence = _NO_SEQUENCE if node is None else node._sequence_nr()
             if sequence < _NO_SEQUENCE:
                 calls.append(sequence)
-        self._num_operators += 1
         return True
 
     def note_ends(self) -> None:
         """Writes that those operators ended which did."""
-        numbers, source = self._numbers, self._source
-        while numbers and source is not None and source.has_ended(numbers[-1]):
-            del numbers[-1], self._frames[-1]
+        running, source = self._running, self._source
+        while running and source is not None and source.has_ended(running[-1]):
+            del running[-1]
             self._tape.calls.append(None)
 
     def _is_in_lane(self) -> bool:
@@ -193,13 +203,15 @@ class OperatorCalls:
         that no operator stands for is torch's way to save a tensor subclass for backward, which a
         tensor on a GPU is not."""
         self.note_ends()
-        frames, calls = self._frames, self._tape.calls
-        for depth in range(1, min(len(frames), len(calls)) + 1):
-            begin = frames[-depth]
-            if calls[-depth] is not begin:
-                break
-            if begin.name == op:
-                del frames[-depth:], self._numbers[-depth:], calls[-depth:]
+        calls = self._tape.calls
+        depth = 0
+        while depth < len(calls):
+            depth += 1
+            call = calls[-depth]
+            if type(call) is not CallToken:
+                break  # what ended, or a node
+            if call.name == op:
+                del self._running[-depth:], calls[-depth:]
                 return
         if op == _DETACH:
             calls += (_UNSEEN, None)

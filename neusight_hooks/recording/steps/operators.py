@@ -43,9 +43,6 @@ class StepOperators(Sequence[Operator]):
     def __iter__(self) -> Iterator[Operator]:
         return iter(self._all)
 
-    def __reduce__(self) -> object:
-        return tuple, (self._all,)
-
     def _read(self) -> Iterator[tuple[int, Sequence[CallEvent]]]:
         runs, log = iter(self._runs), self._log
         for position, start in zip(runs, runs, strict=True):
@@ -82,12 +79,65 @@ class StepOperators(Sequence[Operator]):
 
 def with_operators(steps: Sequence[Step]) -> tuple[Step, ...]:
     """The steps; one whose operators were not followed has those of one with the same ops in the
-    same order, of whatever sizes."""
-    known = {_ops_of(step): step.operators for step in steps if step.operators}
-    return tuple(
-        step if step.operators else replace(step, operators=known.get(_ops_of(step), ()))
-        for step in steps
-    )
+    same order, of whatever sizes, else those around what it begins and ends with as the step before
+    or after it."""
+    followed = [(at, _ops_of(step)) for at, step in enumerate(steps) if step.operators]
+    known = {ops: steps[at].operators for at, ops in followed}
+    shown = list(steps)
+    for at, step in enumerate(steps):
+        if not step.operators and step.entries and followed:
+            ops = _ops_of(step)
+            near = sorted(followed, key=lambda other: abs(other[0] - at))[:2]
+            found = known.get(ops) or _most([_carried(steps[n].operators, o, ops) for n, o in near])
+            shown[at] = replace(step, operators=found)
+    return tuple(shown)
+
+
+def _most(found: Sequence[tuple[Operator, ...]]) -> tuple[Operator, ...]:
+    return max(found, key=len)
+
+
+#: Share of a step's entries at its start and end that are those of another one, from which on it
+#: has the operators around them.
+_ENOUGH_ALIKE = 0.5
+
+
+def _carried(
+    operators: Sequence[Operator], ops: Sequence[str], others: Sequence[str]
+) -> tuple[Operator, ...]:
+    """Operators around entries of these kinds, as they are around other ones: those that begin and
+    end among the entries at the start and the end that both have."""
+    shorter, longer = sorted((len(ops), len(others)))
+    start = _num_same(ops, others, shorter)
+    end = _num_same(ops[::-1], others[::-1], shorter - start)
+    if start + end < _ENOUGH_ALIKE * longer:
+        return ()
+
+    def moved(position: int, most_before: int) -> int | None:
+        if position <= most_before:
+            return position
+        return position + len(others) - len(ops) if position >= len(ops) - end else None
+
+    # What begins where both are alike again goes with what follows.
+    most_before = start - 1 if start + end == len(ops) else start
+
+    found: list[Operator] = []
+    around: list[bool] = []  # of those that enclose the next one, which are kept
+    for operator in operators:
+        first, last = moved(operator.first, most_before), moved(operator.last, start)
+        del around[operator.depth :]
+        if first is not None and last is not None:
+            last = max(first, last)
+            found.append(operator._replace(first=first, last=last, depth=sum(around)))
+        around.append(first is not None and last is not None)
+    return tuple(found)
+
+
+def _num_same(ops: Sequence[str], others: Sequence[str], most: int) -> int:
+    for position in range(most):
+        if ops[position] != others[position]:
+            return position
+    return most
 
 
 def _ops_of(step: Step) -> tuple[str, ...]:

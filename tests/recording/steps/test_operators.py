@@ -39,10 +39,10 @@ def test_what_began_in_the_step_before_ends_without_effect() -> None:
     assert not operators((0, [None]))
 
 
-def test_pickled_operators_are_put_together() -> None:
-    found = operators((0, [ADD, None]))
+def test_a_step_is_pickled_with_plain_operators() -> None:
+    step = Step("eval", (), operators=operators((0, [ADD, None])))
 
-    assert pickle.loads(pickle.dumps(found)) == (Operator("add", 0, 0),)
+    assert pickle.loads(pickle.dumps(step)).operators == (Operator("add", 0, 0),)
 
 
 def call(op: str) -> OpCall:
@@ -59,3 +59,28 @@ def test_a_step_that_was_not_followed_has_those_of_one_with_the_same_ops() -> No
         (),
         followed.operators,
     ]
+
+
+def test_a_step_like_another_has_the_operators_around_what_both_have() -> None:
+    ops = ["aten::mm", "aten::mul", "aten::relu", "aten::sum"]
+    around = (
+        Operator("outer", 0, 4),
+        Operator("linear", 0, 1, depth=1),
+        Operator("norm", 2, 3, depth=1),
+        Operator("clamp", 2, 3, depth=2),
+    )
+    followed = Step("eval", tuple(map(call, ops)), operators=around)
+    longer = Step("eval", tuple(map(call, [*ops[:2], "aten::abs", *ops[2:]])))
+    other = Step("eval", tuple(map(call, ["aten::mm", "aten::abs", "aten::neg", "aten::sum"])))
+    unlike = Step("eval", tuple(map(call, ["aten::abs", "aten::neg"])))
+
+    found = [step.operators for step in with_operators([followed, longer, other, unlike])]
+
+    assert found[1] == (
+        Operator("outer", 0, 5),
+        Operator("linear", 0, 1, depth=1),
+        Operator("norm", 3, 4, depth=1),
+        Operator("clamp", 3, 4, depth=2),
+    )
+    assert found[2] == (Operator("outer", 0, 4), Operator("linear", 0, 1, depth=1))
+    assert found[3] == ()
