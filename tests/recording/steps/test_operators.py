@@ -8,7 +8,6 @@ from neusight.recording.recording import MathMode, OpCall, Operator, OpSignature
 from neusight.recording.steps.operators import StepOperators, with_operators
 from neusight.recording.tape import CallEvent, CallToken
 
-
 LINEAR, TO, ADD = CallToken("linear"), CallToken("to"), CallToken("add")
 NODE = CallToken("MulBackward0", is_node=True)
 
