@@ -293,7 +293,7 @@ class Forecast:
     @property
     def memory_verdict(self) -> MemoryVerdict:
         """The same with what the peak may be off by: "fits", "close" or "does not fit"; "unknown"
-        of a profile that tells nothing of memory."""
+        of a profile that states nothing of memory."""
         return memory_verdict(self.recording, self.needs_most.memory)
 
     @property

@@ -319,7 +319,7 @@ class Session:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """Ops on the GPU and steps heard so far; may be asked from another thread."""
+        """Ops on the GPU and steps recorded so far; may be asked from another thread."""
         recorder = self._recorder
         if recorder is None:
             return 0, 0

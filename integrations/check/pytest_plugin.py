@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import unittest
 import warnings
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
@@ -148,7 +147,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """A budget that nothing would judge must not pass unseen."""
     marked = [marker for name in _LIMITS for marker in item.iter_markers(name)]
     owner = getattr(item, "cls", None)
-    is_unittest = isinstance(owner, type) and issubclass(owner, unittest.TestCase)
+    # Where nobody has imported it, which takes 3 ms, no test is one of its.
+    test_case = getattr(sys.modules.get("unittest"), "TestCase", ())
+    is_unittest = isinstance(owner, type) and issubclass(owner, test_case)
     if marked and (is_unittest or not isinstance(item, pytest.Function)):
         pytest.fail(
             f"{marked[0].name} works on test functions; use the fixture `forecast` here.",

@@ -47,7 +47,7 @@ _DRAWS = frozenset(
 _FORWARDS_OF_INFERENCE = 32
 
 #: Rounds of forward and backward without an optimizer, after which a script is taken to train by
-#: hand: an optimizer made before the block is first heard of when it steps, and gradients may be
+#: hand: an optimizer made before the block is first known when it steps, and gradients may be
 #: accumulated until then.
 _ROUNDS_BY_HAND = 32
 
@@ -191,7 +191,7 @@ class StepCutter:
         self.backward_seen = False
         self._num_rounds += 1
         self._round_start = end
-        # A script that is ended early was heard from its start, with all its optimizers.
+        # A script that is ended early was followed from its start, with all its optimizers.
         knows_all = self._steady_steps is not None or self._num_rounds >= _ROUNDS_BY_HAND
         self._take(self._rounds, token, end, may_decide=knows_all)
 
