@@ -140,7 +140,7 @@ class RecordFunctions:
         self._library = _library()
         self._table = ctypes.addressof(table)
         # Read several times an operator: half the time that the array of ctypes takes.
-        self._contexts = memoryview(contexts).cast("B").cast("N")
+        self._contexts = memoryview(contexts).cast("B").cast("P")
         self._handles: list[int] = []
         #: The name of the operator that begins just now.
         self.name_of = ctypes.CFUNCTYPE(ctypes.c_char_p, ctypes.c_void_p)((_NAME, self._library))
