@@ -23,10 +23,9 @@ from neusight.fake_cuda.distributed.peers.waiting_time import DEFAULT_WAIT_S
 from neusight.fake_cuda.modules import install_modules
 from neusight.fake_cuda.nested.construction import install_nested
 from neusight.fake_cuda.nvml.installation import install_nvml
-from neusight.fake_cuda.overlay.folder_renames import install_folder_renames
 from neusight.fake_cuda.overlay.open_handles import install_open_handles
 from neusight.fake_cuda.overlay.overlay import Overlay
-from neusight.fake_cuda.overlay.python_functions import install_files
+from neusight.fake_cuda.overlay.python_functions import install_files, install_folder_renames
 from neusight.fake_cuda.overlay.spawned import install_spawned
 from neusight.fake_cuda.overlay.writers import install_writers
 from neusight.fake_cuda.packages import install_packages
@@ -88,6 +87,7 @@ class Opening:
     has_view: bool = False
     raise_out_of_memory: bool = False
     compiles_models: bool = False
+    with_operators: bool = True
     rank: Rank | None = None
     link: Link | None = None
     wait_s: float = DEFAULT_WAIT_S
@@ -214,7 +214,8 @@ def _start_recording(on: Opening) -> None:
     recorder.hooks.start(on.undo)
     if on.virtual_time:
         install_virtual_time(on.patches, recorder, on.clock)
-    _follow_operators(on.undo, recorder.operators)
+    if on.with_operators:
+        _follow_operators(on.undo, recorder.operators)
     on.undo.enter_context(RecordingMode(recorder))
 
 

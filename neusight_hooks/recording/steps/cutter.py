@@ -95,11 +95,11 @@ class StepCutter:
         self.is_paused = False
         #: Called once, instead of ending the script, where there are enough steady steps.
         self.on_enough = Listeners[[]]()
-        #: Called after each step, with whether it equals the one before.
-        self.on_step = Listeners[[bool]]()
+        #: Called after each step, with its kind and whether it equals the one before.
+        self.on_step = Listeners[[StepKind, bool]]()
         #: How long something longer than what repeats is looked for.
         self.lookahead = Lookahead()
-        self.writer = StepWriter(storages)
+        self.writer = StepWriter(storages, tape.call_log)
         self._folded = FoldedSteps()
         self._tape = tape
         self._attribution = attribution
@@ -505,7 +505,7 @@ class StepCutter:
             entries = self.writer.write(taped)
             step = Step(kind, entries, batch=batch, operators=self.writer.operators)
             is_repeated = self._folded.add(step)
-            self.on_step(is_repeated)
+            self.on_step(kind, is_repeated)
 
     def _stop_if_enough(self) -> None:
         if self._steady_steps is None:
