@@ -24,6 +24,7 @@ from neusight.predictors.physics.gemm import (
 from neusight.predictors.physics.launch_geometry import geometry_of
 from neusight.predictors.physics.memory_bound.kinds import AMD_TRANSPOSE_SHARE
 from neusight.predictors.physics.physical_time import PhysicalTime, smooth_maximum
+from neusight.predictors.physics.power import has_half_rate
 from neusight.predictors.physics.roofline import (
     cold_share,
     instructions_per_second,
@@ -36,9 +37,6 @@ _IMPLICIT_FACTOR = 1.15
 #: The same where matrix units run at half rate and copies to shared memory pass no registers
 #: (GeForce of GA10x, Ada and Blackwell, L40): addresses are computed while the units work.
 _HIDDEN_IMPLICIT_FACTOR = 1.0
-
-#: Least 16-bit peak over FP32's of units at full rate: A40's 4.0; those of GeForce have 2.
-_FULL_RATE = 3.9
 
 #: cuDNN's TF32 kernels want NHWC: for NCHW it transposes inside (one read and write of image and
 #: result more). Around 16-bit ones the transposes are kernels of their own.
@@ -466,13 +464,7 @@ def _tensor_timing(kernel: Kernel, product: PhysicalTime, gpu: GPU) -> PhysicalT
 
 
 def _implicit_factor(gpu: GPU) -> float:
-    is_newer = gpu.vendor == "nvidia" and gpu.compute_capability >= _COPIES_PAST_REGISTERS
-    is_half = gpu.peak_tflops.get("fp16", 0.0) < _FULL_RATE * gpu.peak_tflops["fp32"]
-    return _HIDDEN_IMPLICIT_FACTOR if is_newer and is_half else _IMPLICIT_FACTOR
-
-
-#: Compute capability from which on loads reach shared memory without registers (cp.async).
-_COPIES_PAST_REGISTERS = (8, 0)
+    return _HIDDEN_IMPLICIT_FACTOR if has_half_rate(gpu) else _IMPLICIT_FACTOR
 
 
 def _is_product(size: ConvolutionSize) -> bool:
