@@ -25,7 +25,12 @@ from neusight._version import __version__
 from neusight.stubs.catalogue import CATALOGUE
 from places import ROOT
 
-FOLDERS = ("neusight_hooks", "predictors", "integrations")
+#: The import name of each folder.
+HOMES = {
+    "neusight": "neusight_hooks",
+    "neusight.predictors": "predictors",
+    "neusight.integrations": "integrations",
+}
 RUNTIME = ["torch", "torch-tb-profiler", "numpy", "tensorboard", "typing-extensions"]
 
 
@@ -45,32 +50,18 @@ def config() -> configparser.ConfigParser:
     return parser
 
 
-def test_every_package_folder_is_listed(config: configparser.ConfigParser) -> None:
-    homes = pairs(config["options"]["package_dir"])
-
-    on_disk = {
-        ".".join([name, *init.parent.relative_to(ROOT / home).parts])
-        for name, home in homes.items()
-        for init in (ROOT / home).rglob("__init__.py")
-    }
-
-    assert on_disk == set(lines(config["options"]["packages"]))
-    assert set(homes.values()) == set(FOLDERS)
-
-
 def test_every_data_file_is_packaged(config: configparser.ConfigParser) -> None:
-    homes = pairs(config["options"]["package_dir"])
-    patterns: dict[str, list[str]] = {home: [] for home in homes.values()}
+    patterns: dict[str, list[str]] = {home: [] for home in HOMES.values()}
     for package, globs in pairs_of(config["options.package_data"]):
-        root = max((name for name in homes if f"{package}.".startswith(f"{name}.")), key=len)
+        root = max((name for name in HOMES if f"{package}.".startswith(f"{name}.")), key=len)
         folder = "/".join(package.removeprefix(root).strip(".").split("."))
-        patterns[homes[root]] += [
+        patterns[HOMES[root]] += [
             f"{folder}/{glob.strip()}".lstrip("/") for glob in globs.split(",")
         ]
 
     forgotten = [
         str(path.relative_to(ROOT))
-        for home in homes.values()
+        for home in HOMES.values()
         for path in (ROOT / home).rglob("*")
         if path.is_file()
         and path.suffix not in (".py", ".pyc")
@@ -124,10 +115,10 @@ def test_a_wheel_holds_one_top_level_name_and_all_files(tmp_path: Path) -> None:
     if not has_setuptools(at_least=77):
         pytest.skip("building needs setuptools>=77: pip install 'setuptools>=77'")
     source = tmp_path / "source"
-    for name in FOLDERS:
+    for name in HOMES.values():
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, source / name, ignore=ignored)
-    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+    for name in ("setup.py", "setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
 
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
@@ -141,7 +132,7 @@ def test_a_wheel_holds_one_top_level_name_and_all_files(tmp_path: Path) -> None:
     assert {name.split("/")[0] for name in packaged} == {"neusight"}
     assert len(packaged) == sum(
         path.is_file() and path.suffix != ".pyc"
-        for folder in FOLDERS
+        for folder in HOMES.values()
         for path in (source / folder).rglob("*")
     )
 

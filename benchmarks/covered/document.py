@@ -29,7 +29,7 @@ KINDS = {
     "scripts": (
         "Scripts",
         "Public programs, unmodified, by name and commit. **ok**: the forecast's step is the one "
-        "that the author means, with the author's batch (`benchmarks/covered/script_steps.py`); "
+        "that the author means, with the author's batch (`benchmarks/covered/scripts.toml`); "
         "**difference**: it is not.",
     ),
 }

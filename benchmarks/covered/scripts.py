@@ -26,7 +26,6 @@ import neusight.integrations
 import neusight.predictors
 from covered.cases import CannotTry, Case, Outcome, plain
 from covered.script_list import SCRIPTS, Script, Source
-from covered.script_steps import MEANT, differences
 
 #: The environment variable that names the folder of programs.
 PROGRAMS_VARIABLE = "NEUSIGHT_PROGRAMS"
@@ -96,9 +95,8 @@ def judged(script: Script, code: int, stated: str, figures: Path, version: str) 
     forecast = json.loads(figures.read_text())
     if not forecast["num_kernels"]:
         return Outcome("failed", "the forecast has no kernels", version)
-    meant = MEANT.get(script.name)
-    notes = [script.stub, _stubs(script), "" if meant else "no step of its own"]
-    wrong = differences(meant, forecast) if meant else ""
+    notes = [script.stub, _stubs(script), "" if script.meant else "no step of its own"]
+    wrong = script.meant.differences(forecast) if script.meant else ""
     reason = plain("; ".join(filter(None, (wrong, *notes))))
     return Outcome("difference" if wrong else "ok", reason, version)
 
@@ -123,7 +121,7 @@ def _own_folders() -> list[str]:
 
 def _copied(source: Source, folder: Path) -> str:
     """Copies a program to a folder; its version."""
-    if source.package:
+    if not source.folder:
         folder.mkdir()
         return source.version
     programs = Path(os.environ.get(PROGRAMS_VARIABLE) or _BESIDE)

@@ -483,32 +483,6 @@ def save_by_pickle(model: nn.Module, path: Path) -> None:
         pickle.dump(model.state_dict(), file)
 
 
-def save_and_move(model: nn.Module, path: Path) -> None:
-    torch.save(model.state_dict(), path.with_suffix(".tmp"))
-    os.replace(path.with_suffix(".tmp"), path)
-
-
-def save_by_hand_and_move(model: nn.Module, path: Path) -> None:
-    with open(path.with_suffix(".tmp"), "wb") as file:
-        torch.save(model.state_dict(), file)
-    path.with_suffix(".tmp").rename(path)
-
-
-def save_and_copy(model: nn.Module, path: Path) -> None:
-    torch.save(model.state_dict(), path.with_suffix(".last"))
-    shutil.copyfile(path.with_suffix(".last"), path)
-
-
-def save_and_copy_with_attributes(model: nn.Module, path: Path) -> None:
-    torch.save(model.state_dict(), path.with_suffix(".last"))
-    shutil.copy2(path.with_suffix(".last"), path)
-
-
-def save_by_shutil_move(model: nn.Module, path: Path) -> None:
-    torch.save(model.state_dict(), path.with_suffix(".last"))
-    shutil.move(path.with_suffix(".last"), path)
-
-
 def save_through_a_file_system(model: nn.Module, path: Path) -> None:
     """As fsspec commits a transaction (Lightning saves so)."""
     handle, temporary = tempfile.mkstemp(dir=path.parent)
@@ -519,12 +493,6 @@ def save_through_a_file_system(model: nn.Module, path: Path) -> None:
         file.write(buffer.getvalue())
     shutil.move(temporary, path)
     os.chmod(path, 0o644)
-
-
-def save_and_remove(model: nn.Module, path: Path) -> None:
-    torch.save(model.state_dict(), path)
-    path.unlink()
-    torch.save(model.state_dict(), path)
 
 
 def save_arrays(model: nn.Module, path: Path) -> None:
@@ -540,8 +508,7 @@ def save_safely(model: nn.Module, path: Path) -> None:
 
 SAVERS = [
     save_directly, save_copies_on_the_cpu, save_through_an_open_file, save_by_pickle,
-    save_and_move, save_by_hand_and_move, save_and_copy, save_and_copy_with_attributes,
-    save_by_shutil_move, save_through_a_file_system, save_and_remove, save_arrays, save_safely,
+    save_through_a_file_system, save_arrays, save_safely,
 ]  # fmt: skip
 
 

@@ -206,14 +206,3 @@ def test_the_kernels_of_a_training_step_are_the_golden_ones(
     if os.environ.get("NEUSIGHT_UPDATE_GOLDEN"):
         path.write_text(kernels)
     assert kernels == path.read_text()
-
-
-def test_attention_is_chosen_for_the_target() -> None:
-    def attention_on(gpu: str) -> set[str]:
-        rows = forecast_training("gpt2_hf", "bf16", gpu).verdict.by_op
-        return {row.name for row in rows if "scaled_dot_product" in row.name}
-
-    assert attention_on("A100") == {
-        "aten::_scaled_dot_product_flash_attention",
-        "aten::_scaled_dot_product_flash_attention_backward",
-    }

@@ -6,6 +6,7 @@ import importlib
 import json
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -103,16 +104,16 @@ def test_a_script_runs_beside_its_data(
         scripts, "judged", lambda script, code, stated, *rest: (code, stated, rest[1])
     )
     source = type(scripts.SCRIPTS[0].source)("own", "example.org/own", "0123456")
-    text = importlib.import_module("covered.script_data").text
+    text = partial(importlib.import_module("covered.script_data").text, path="words.txt")
 
-    found = scripts.tried(scripts.Script("own", source, "train.py", data=(text("words.txt"),)))
+    found = scripts.tried(scripts.Script("own", source, "train.py", data=(text,)))
 
     assert found == (0, "", "example.org/own 0123456")
     assert not (program / "words.txt").exists()
 
 
 def test_digits_are_in_the_format_of_mnist(scripts: ModuleType, tmp_path: Path) -> None:
-    importlib.import_module("covered.script_data").digits("data", num_train=5)(tmp_path)
+    importlib.import_module("covered.script_data").digits(tmp_path, "data", num_train=5)
 
     raw = tmp_path / "data" / "MNIST" / "raw"
     found = (raw / "train-images-idx3-ubyte").read_bytes()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -38,8 +37,7 @@ from neusight.recording.recording import (
 from neusight.timeline.host import PLAIN
 from neusight.timeline.scheduler import GRAPH_LAUNCH
 from neusight.timeline.steps import schedule
-from places import SHARED
-from timelines import COMMUNICATION, on_communicator
+from timelines import on_communicator
 
 H100 = GPU(
     name="h100_sxm",
@@ -218,42 +216,6 @@ def test_nothing_lies_after_the_list_of_events_but_the_name(tmp_path: Path) -> N
     assert text.rindex("]") < text.index('"traceName"')
 
 
-@pytest.mark.parametrize("name", ["trace", "distributed"])
-def test_intervals_nest_on_every_lane_as_doubles(name: str, request: pytest.FixtureRequest) -> None:
-    lanes: dict[tuple[Any, Any], list[tuple[float, float]]] = defaultdict(list)
-    for event in request.getfixturevalue(name)["traceEvents"]:
-        if event["ph"] == "X":
-            lanes[(event["pid"], event["tid"])].append((event["ts"], event["ts"] + event["dur"]))
-
-    assert len(lanes) >= 4
-    for intervals in lanes.values():
-        stack: list[float] = []
-        for start, end in sorted(intervals, key=lambda item: (item[0], -item[1])):
-            while stack and stack[-1] <= start:
-                stack.pop()
-            assert not stack or end < stack[-1]
-            stack.append(end)
-
-
-def test_ids_are_unique_and_launches_bear_the_id_of_their_op(trace: dict[str, Any]) -> None:
-    named = of(trace, "cpu_op") + of(trace, "user_annotation")
-    external = [event["args"]["External id"] for event in named]
-    runtime = of(trace, "cuda_runtime")
-    correlations = [event["args"]["correlation"] for event in runtime]
-
-    assert len(set(external)) == len(external)
-    assert len(set(correlations)) == len(correlations)
-    assert {event["args"]["External id"] for event in runtime} <= set(external)
-    by_id = {event["args"]["External id"]: event["name"] for event in named}
-    launches = {event["args"]["correlation"]: event for event in runtime}
-    for kernel in of(trace, "kernel") + of(trace, "gpu_memcpy"):
-        launch = launches[kernel["args"]["correlation"]]
-        assert launch["args"]["External id"] == kernel["args"]["External id"]
-        assert launch["ts"] + launch["dur"] < kernel["ts"]
-        assert by_id[launch["args"]["External id"]].startswith("aten::")
-        assert kernel["pid"] == kernel["args"]["device"]
-
-
 def test_every_arrow_starts_at_an_event_and_ends_at_one(trace: dict[str, Any]) -> None:
     arrows: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
     places = Counter()  # type: Counter[tuple[Any, Any, float]]
@@ -345,18 +307,6 @@ def test_a_copy_says_what_memory_it_comes_from(pinned: bool, source: str) -> Non
     (event,) = of(trace, "gpu_memcpy")
     assert event["name"] == f"Memcpy HtoD ({source} -> Device)"
     assert event["args"]["memory bandwidth (GB/s)"] == pytest.approx(4096 / 6000)
-
-
-def test_collectives_are_tied_to_their_annotation(distributed: dict[str, Any]) -> None:
-    annotation = of(distributed, "user_annotation", "nccl:all_reduce")[0]
-    kernel = of(distributed, "kernel", "nccl")[0]
-
-    assert kernel["args"]["External id"] == annotation["args"]["External id"]
-    assert annotation["args"]["Input Dims"] == [[2**19]]
-    assert kernel["args"]["Collective name"] == "allreduce"
-    assert kernel["args"]["Process Group Ranks"] == "[0, 1]"
-    assert kernel["tid"] == 20 + COMMUNICATION  # behind those of the program
-    assert distributed["distributedInfo"]["world_size"] == 2
 
 
 def test_the_kernels_of_a_graph_hang_on_one_launch() -> None:
@@ -535,28 +485,6 @@ def _keys(event: dict[str, Any]) -> set[str]:
     return {key for key in event if key != "args"} | {
         f"args.{key}" for key in event.get("args") or {}
     }
-
-
-@pytest.mark.skipif(not SHARED.exists(), reason="real profiles are not at hand")
-def test_every_event_has_the_keys_that_real_profiles_always_have(
-    distributed: dict[str, Any],
-) -> None:
-    required: dict[tuple[Any, ...], set[str]] = {}
-    names = ["h100__gaunernst_bert", "h100__Falconsai", "b200__eager", "nccl_parser_config"]
-    for prefix in names:
-        (path,) = (SHARED / "traces").glob(prefix + "*")
-        for event in json.loads(gzip.decompress(path.read_bytes()), strict=False)["traceEvents"]:
-            kind, keys = _kind(event), _keys(event)
-            required[kind] = required[kind] & keys if kind in required else keys
-
-    missing = Counter(
-        (kind, key)
-        for event in distributed["traceEvents"]
-        if (kind := _kind(event)) in required
-        for key in required[kind] - _keys(event) - LEFT_OUT
-    )
-
-    assert missing == {}
 
 
 @pytest.mark.slow

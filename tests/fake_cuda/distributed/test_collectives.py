@@ -46,18 +46,6 @@ def test_without_synchronisation_nothing_is_reduced() -> None:
     assert moved_bytes(training_step(forecast)) == {("all_reduce", "backward"): BLOCK_BYTES}
 
 
-def test_a_compressing_hook_halves_what_is_reduced() -> None:
-    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
-
-    with neusight.forecast_on("H100", world_size=8) as forecast:
-        join()
-        model = nn.parallel.DistributedDataParallel(Block().cuda())
-        model.register_comm_hook(None, bf16_compress_hook)
-        train(model)
-
-    assert moved_bytes(training_step(forecast)) == {("all_reduce", "backward"): BLOCK_BYTES // 2}
-
-
 def test_fully_sharded_gathers_and_scatters_each_block() -> None:
     from torch.distributed.fsdp import fully_shard
 

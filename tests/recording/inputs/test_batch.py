@@ -35,60 +35,55 @@ def sgd(*modules: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.1)
 
 
-def forecast_of(program: Callable[[], Callable[[], object]], **options: object) -> Forecast:
-    """The forecast of a program whose step is what it returns."""
-    with neusight.forecast_on("H100", **options) as forecast:  # type: ignore[arg-type]
-        step = program()
+def forecast_of(step: Callable[[], object], *modules: nn.Module, trains: bool = True) -> Forecast:
+    """The forecast of some steps of modules on the GPU, each ended by an optimizer of them all."""
+    with neusight.forecast_on("H100") as forecast:
+        for module in modules:
+            module.cuda()
+        optimizer = sgd(*modules) if trains else None
         for _ in range(NUM_STEPS):
             step()
+            if optimizer is not None:
+                optimizer.step()
     return forecast
 
 
-def batch_of(program: Callable[[], Callable[[], object]]) -> Batch:
-    return forecast_of(program).verdict.batch
+def batch_of(step: Callable[[], object], *modules: nn.Module, trains: bool = True) -> Batch:
+    return forecast_of(step, *modules, trains=trains).verdict.batch
 
 
 def ids(*shape: int) -> torch.Tensor:
     return torch.zeros(*shape, dtype=torch.long, device="cuda")
 
 
+def rows(*shape: int) -> torch.Tensor:
+    return torch.zeros(*shape, device="cuda")
+
+
+def loader(*shape: int, batch_size: int, dtype: torch.dtype = torch.float32) -> Iterator[Any]:
+    return iter(DataLoader(TensorDataset(torch.zeros(*shape, dtype=dtype)), batch_size=batch_size))
+
+
 # -- loaders --------------------------------------------------------------------------------------
 
 
 def test_a_loader_gives_the_batch_and_its_line() -> None:
-    def program() -> Callable[[], object]:
-        model = Language().cuda()
-        optimizer = sgd(model)
-        loader = DataLoader(TensorDataset(torch.zeros(64, 16, dtype=torch.long)), batch_size=8)
-        batches = iter(loader)
+    model, batches = Language(), loader(64, 16, batch_size=8, dtype=torch.long)
 
-        def step() -> None:
-            [tokens] = next(batches)
-            model(tokens.cuda()).mean().backward()
-            optimizer.step()
-
-        return step
-
-    found = batch_of(program)
+    found = batch_of(lambda: model(next(batches)[0].cuda()).mean().backward(), model)
 
     assert (found.samples, found.tokens, found.source) == (8, 128, "loader")
     assert found.known_by.startswith("token ids [8 x 16] from the DataLoader at test_batch")
 
 
 def test_batches_of_accumulated_gradients_add_up_as_the_loader_yields_them() -> None:
-    def program() -> Callable[[], object]:
-        model = nn.Linear(8, 8).cuda()
-        optimizer = sgd(model)
-        batches = iter(DataLoader(TensorDataset(torch.zeros(256, 8)), batch_size=8))
+    model, batches = nn.Linear(8, 8), loader(256, 8, batch_size=8)
 
-        def step() -> None:
-            for _ in range(4):
-                model(next(batches)[0].cuda()).mean().backward()
-            optimizer.step()
+    def step() -> None:
+        for _ in range(4):
+            model(next(batches)[0].cuda()).mean().backward()
 
-        return step
-
-    found = batch_of(program)
+    found = batch_of(step, model)
 
     assert (found.samples, found.tokens) == (32, None)
     assert found.known_by.startswith("4 times input [8 x 8] from the DataLoader")
@@ -103,61 +98,23 @@ def test_windows_made_inside_a_model_are_not_the_batch() -> None:
             self.head = nn.Linear(16, 4)
 
         def forward(self, series: torch.Tensor) -> torch.Tensor:
-            rows = series.transpose(1, 2).reshape(-1, 6, 16)
-            out: torch.Tensor = self.head(rows)
+            out: torch.Tensor = self.head(series.transpose(1, 2).reshape(-1, 6, 16))
             return out
 
-    def program() -> Callable[[], object]:
-        model = Patches().cuda()
-        optimizer = sgd(model)
-        series = torch.zeros(32, 96, 7, device="cuda")
+    model = Patches()
 
-        def step() -> None:
-            model(series).mean().backward()
-            optimizer.step()
-
-        return step
-
-    assert batch_of(program).samples == 32
+    assert batch_of(lambda: model(rows(32, 96, 7)).mean().backward(), model).samples == 32
 
 
 def test_batches_of_an_evaluation_inside_the_step_do_not_count() -> None:
-    def program() -> Callable[[], object]:
-        model = nn.Linear(8, 8).cuda()
-        optimizer = sgd(model)
-        train = iter(DataLoader(TensorDataset(torch.zeros(256, 8)), batch_size=8))
-        valid = iter(DataLoader(TensorDataset(torch.zeros(640, 8)), batch_size=64))
+    model = nn.Linear(8, 8)
+    train, valid = loader(256, 8, batch_size=8), loader(640, 8, batch_size=64)
 
-        def step() -> None:
-            model(next(train)[0].cuda()).mean().backward()
-            model(next(valid)[0].cuda()).mean()
-            optimizer.step()
+    def step() -> None:
+        model(next(train)[0].cuda()).mean().backward()
+        model(next(valid)[0].cuda()).mean()
 
-        return step
-
-    assert batch_of(program).samples == 8
-
-
-def test_a_gan_has_the_batch_that_its_loader_yields() -> None:
-    def program() -> Callable[[], object]:
-        discriminator, generator = nn.Linear(8, 1).cuda(), nn.Linear(4, 8).cuda()
-        of_discriminator, of_generator = sgd(discriminator), sgd(generator)
-        batches = iter(DataLoader(TensorDataset(torch.zeros(256, 8)), batch_size=16))
-
-        def step() -> None:
-            [real] = next(batches)
-            discriminator(real.cuda()).mean().backward()
-            fake = generator(torch.randn(16, 4, device="cuda"))
-            discriminator(fake.detach()).mean().backward()
-            of_discriminator.step()
-            discriminator(fake).mean().backward()
-            of_generator.step()
-
-        return step
-
-    found = batch_of(program)
-
-    assert (found.samples, found.source) == (16, "loader")
+    assert batch_of(step, model).samples == 8
 
 
 def test_items_of_a_data_set_count_where_a_loader_makes_other_objects_of_them() -> None:
@@ -166,19 +123,14 @@ def test_items_of_a_data_set_count_where_a_loader_makes_other_objects_of_them() 
     class Graphs:
         pass
 
-    def program() -> Callable[[], object]:
-        model = nn.Linear(8, 8).cuda()
-        optimizer = sgd(model)
-        batches = iter(DataLoader(range(100), batch_size=10, collate_fn=lambda _: Graphs()))  # type: ignore[arg-type]
+    model = nn.Linear(8, 8)
+    batches = iter(DataLoader(range(100), batch_size=10, collate_fn=lambda _: Graphs()))  # type: ignore[arg-type]
 
-        def step() -> None:
-            next(batches)
-            model(torch.zeros(77, 8, device="cuda")).mean().backward()
-            optimizer.step()
+    def step() -> None:
+        next(batches)
+        model(rows(77, 8)).mean().backward()
 
-        return step
-
-    found = batch_of(program)
+    found = batch_of(step, model)
 
     assert (found.samples, found.source) == (10, "loader")
     assert found.known_by.startswith("10 items from the DataLoader at ")
@@ -187,20 +139,13 @@ def test_items_of_a_data_set_count_where_a_loader_makes_other_objects_of_them() 
 def test_a_loader_of_another_thread_is_as_one_that_is_not_there() -> None:
     from concurrent.futures import ThreadPoolExecutor
 
-    def program() -> Callable[[], object]:
-        model = nn.Linear(8, 8).cuda()
-        optimizer = sgd(model)
-        batches = iter(DataLoader(TensorDataset(torch.zeros(256, 8)), batch_size=8))
-        pool = ThreadPoolExecutor(1)
+    model, batches, pool = nn.Linear(8, 8), loader(256, 8, batch_size=8), ThreadPoolExecutor(1)
 
-        def step() -> None:
-            [rows] = pool.submit(next, batches).result()
-            model(rows.cuda()).mean().backward()
-            optimizer.step()
+    def step() -> None:
+        [data] = pool.submit(next, batches).result()
+        model(data.cuda()).mean().backward()
 
-        return step
-
-    found = batch_of(program)
+    found = batch_of(step, model)
 
     assert (found.samples, found.source) == (8, "input")
 
@@ -213,288 +158,193 @@ def test_token_ids_by_keyword_give_samples_and_tokens() -> None:
         def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
             return super().forward(input_ids).mean() + labels.sum()
 
-    def program() -> Callable[[], object]:
-        model = Model().cuda()
-        optimizer = sgd(model)
-        tokens, labels = ids(4, 16), ids(4, 3)
+    model = Model()
 
-        def step() -> None:
-            model(labels=labels, input_ids=tokens).backward()
-            optimizer.step()
-
-        return step
-
-    found = batch_of(program)
+    found = batch_of(lambda: model(labels=ids(4, 3), input_ids=ids(4, 16)).backward(), model)
 
     assert (found.samples, found.tokens, found.source) == (4, 64, "input")
     assert found.known_by.startswith("token ids [4 x 16] into Model at test_batch.py:")
 
 
 def test_micro_batches_add_up_and_calls_for_one_backward_do_not() -> None:
-    def program() -> Callable[[], object]:
-        model = Language().cuda()
-        optimizer = sgd(model)
+    model = Language()
 
-        def step() -> None:
-            for _ in range(3):
-                (model(ids(4, 16)).mean() + model(ids(4, 8)).mean()).backward()
-            optimizer.step()
+    def step() -> None:
+        for _ in range(3):
+            (model(ids(4, 16)).mean() + model(ids(4, 8)).mean()).backward()
 
-        return step
-
-    found = batch_of(program)
+    found = batch_of(step, model)
 
     assert (found.samples, found.tokens) == (12, 192)
 
 
 def test_micro_batches_of_a_pipeline_add_up_though_all_forwards_come_first() -> None:
-    def program() -> Callable[[], object]:
-        model = nn.Linear(8, 8).cuda()
-        optimizer = sgd(model)
+    model = nn.Linear(8, 8)
 
-        def step() -> None:
-            losses = [model(torch.zeros(4, 8, device="cuda")).mean() for _ in range(3)]
-            for loss in losses:
-                loss.backward()
-            optimizer.step()
+    def step() -> None:
+        for loss in [model(rows(4, 8)).mean() for _ in range(3)]:
+            loss.backward()
 
-        return step
-
-    assert batch_of(program).samples == 12
+    assert batch_of(step, model).samples == 12
 
 
 def test_siblings_that_see_the_same_samples_do_not_add_up() -> None:
-    def program() -> Callable[[], object]:
-        first, second = nn.Sequential(nn.Linear(8, 8)).cuda(), nn.Sequential(nn.Linear(8, 8)).cuda()
-        optimizer = sgd(first, second)
+    first, second = nn.Sequential(nn.Linear(8, 8)), nn.Sequential(nn.Linear(8, 8))
 
-        def step() -> None:
-            rows = torch.zeros(16, 8, device="cuda")
-            (first(rows) + second(rows)).mean().backward()
-            optimizer.step()
+    def step() -> None:
+        data = rows(16, 8)
+        (first(data) + second(data)).mean().backward()
 
-        return step
-
-    assert batch_of(program).samples == 16
+    assert batch_of(step, first, second).samples == 16
 
 
-def test_a_decoder_of_what_an_encoder_returned_has_the_samples_of_the_encoder() -> None:
-    def program() -> Callable[[], object]:
-        encoder, decoder = nn.Linear(8, 8).cuda(), nn.Linear(4, 4).cuda()
-        optimizer = sgd(encoder, decoder)
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_what_is_computed_from_an_encoder_has_the_samples_of_the_encoder(is_frozen: bool) -> None:
+    encoder, head = nn.Linear(8, 8).requires_grad_(not is_frozen), nn.Linear(4, 4)
 
-        def step() -> None:
-            decoder(encoder(torch.zeros(16, 8, device="cuda")).view(32, 4)).mean().backward()
-            optimizer.step()
-
-        return step
-
-    found = batch_of(program)
+    found = batch_of(
+        lambda: head(encoder(rows(16, 8)).view(32, 4)).mean().backward(), encoder, head
+    )
 
     assert found.samples == 16
-    assert "[16 x 8] into Linear" in found.known_by
-
-
-def test_a_frozen_encoder_has_the_samples_of_what_is_trained_on_it() -> None:
-    def program() -> Callable[[], object]:
-        encoder, head = nn.Linear(8, 8).cuda().requires_grad_(False), nn.Linear(4, 4).cuda()
-        optimizer = sgd(head)
-
-        def step() -> None:
-            head(encoder(torch.zeros(16, 8, device="cuda")).view(32, 4)).mean().backward()
-            optimizer.step()
-
-        return step
-
-    assert batch_of(program).samples == 16
+    assert is_frozen or "[16 x 8] into Linear" in found.known_by
 
 
 @pytest.mark.parametrize("keeps_gradients", [True, False])
 def test_an_evaluation_inside_the_step_does_not_count(keeps_gradients: bool) -> None:
-    def program() -> Callable[[], object]:
-        model = Language().cuda()
-        optimizer = sgd(model)
+    model = Language()
 
-        def step() -> None:
-            model(ids(4, 16)).mean().backward()
-            with torch.set_grad_enabled(keeps_gradients):
-                model(ids(32, 16)).mean()
-            optimizer.step()
+    def step() -> None:
+        model(ids(4, 16)).mean().backward()
+        with torch.set_grad_enabled(keeps_gradients):
+            model(ids(32, 16)).mean()
 
-        return step
-
-    found = batch_of(program)
+    found = batch_of(step, model)
 
     assert (found.samples, found.tokens) == (4, 64)
 
 
-def test_a_gan_without_a_loader_has_the_batch_of_one_network() -> None:
-    def program() -> Callable[[], object]:
-        discriminator, generator = nn.Linear(8, 1).cuda(), nn.Linear(4, 8).cuda()
-        of_discriminator, of_generator = sgd(discriminator), sgd(generator)
+@pytest.mark.parametrize("source", ["loader", "input"])
+def test_a_gan_has_the_batch_of_one_network(source: str) -> None:
+    discriminator, generator = nn.Linear(8, 1), nn.Linear(4, 8)
+    of_discriminator, of_generator = sgd(discriminator), sgd(generator)
+    batches = loader(256, 8, batch_size=16)
 
-        def step() -> None:
-            discriminator(torch.zeros(16, 8, device="cuda")).mean().backward()
-            fake = (generator(torch.randn(16, 4, device="cuda")) + 1) / 2
-            discriminator(fake.detach()).mean().backward()
-            of_discriminator.step()
-            discriminator(fake).mean().backward()
-            of_generator.step()
+    def step() -> None:
+        real = next(batches)[0].cuda() if source == "loader" else rows(16, 8)
+        discriminator(real).mean().backward()
+        fake = (generator(torch.randn(16, 4, device="cuda")) + 1) / 2
+        discriminator(fake.detach()).mean().backward()
+        of_discriminator.step()
+        discriminator(fake).mean().backward()
+        of_generator.step()
 
-        return step
+    found = batch_of(step, discriminator, generator, trains=False)
 
-    assert batch_of(program).samples == 16
+    assert (found.samples, found.source) == (16, source)
 
 
 @pytest.mark.parametrize("is_detached", [True, False])
 def test_what_a_generator_is_given_for_its_critic_is_no_batch(is_detached: bool) -> None:
     """As in a Wasserstein GAN: five batches for the critic, then samples for the generator."""
-
-    def program() -> Callable[[], object]:
+    with neusight.forecast_on("H100") as forecast:
         critic, generator = nn.Linear(8, 1).cuda(), nn.Linear(4, 8).cuda()
         of_critic, of_generator = sgd(critic), sgd(generator)
-
-        def step() -> None:
+        for _ in range(NUM_STEPS):
             for _ in range(5):
                 made = generator(torch.randn(16, 4, device="cuda"))
                 judged = critic(made.detach() if is_detached else made).mean()
-                (judged - critic(torch.zeros(16, 8, device="cuda")).mean()).backward()
+                (judged - critic(rows(16, 8)).mean()).backward()
                 of_critic.step()
             critic(generator(torch.randn(16, 4, device="cuda"))).mean().backward()
             of_generator.step()
 
-        return step
-
-    assert batch_of(program).samples == 5 * 16
+    assert forecast.verdict.batch.samples == 5 * 16
 
 
 def test_networks_trained_in_turn_on_the_same_samples_have_them_once() -> None:
     """As in soft actor-critic: the critic's batch is the actor's."""
+    actor, critic = nn.Linear(8, 2), nn.Linear(10, 1)
+    of_actor, of_critic = sgd(actor), sgd(critic)
 
-    def program() -> Callable[[], object]:
-        actor, critic = nn.Linear(8, 2).cuda(), nn.Linear(10, 1).cuda()
-        of_actor, of_critic = sgd(actor), sgd(critic)
-        replay = torch.zeros(1000, 8, device="cuda")
+    def value(states: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = critic(torch.cat([states, actions], 1))
+        return out
 
-        def value(states: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
-            out: torch.Tensor = critic(torch.cat([states, actions], 1))
-            return out
+    def step() -> None:
+        states = rows(1000, 8)[torch.randint(1000, (256,), device="cuda")]
+        with torch.no_grad():
+            target = value(states, actor(states))
+        (value(states, rows(256, 2)) - target).mean().backward()
+        of_critic.step()
+        for _ in range(2):
+            value(states, actor(states)).mean().backward()
+            of_actor.step()
 
-        def step() -> None:
-            states = replay[torch.randint(1000, (256,), device="cuda")]
-            with torch.no_grad():
-                target = value(states, actor(states))
-            (value(states, torch.zeros(256, 2, device="cuda")) - target).mean().backward()
-            of_critic.step()
-            for _ in range(2):
-                value(states, actor(states)).mean().backward()
-                of_actor.step()
-
-        return step
-
-    assert batch_of(program).samples == 256
+    assert batch_of(step, actor, critic, trains=False).samples == 256
 
 
 def test_several_optimizers_of_one_model_have_its_batch() -> None:
     """As Muon for matrices beside SGD for all else."""
+    model = nn.Linear(8, 8)
+    optimizers = [torch.optim.Adam([model.weight]), torch.optim.SGD([model.bias], lr=0.1)]
 
-    def program() -> Callable[[], object]:
-        model = nn.Linear(8, 8).cuda()
-        optimizers = [torch.optim.Adam([model.weight]), torch.optim.SGD([model.bias], lr=0.1)]
+    def step() -> None:
+        model(rows(16, 8)).mean().backward()
+        for optimizer in optimizers:
+            optimizer.step()
 
-        def step() -> None:
-            model(torch.zeros(16, 8, device="cuda")).mean().backward()
-            for optimizer in optimizers:
-                optimizer.step()
-
-        return step
-
-    assert batch_of(program).samples == 16
+    assert batch_of(step, model, trains=False).samples == 16
 
 
 def test_a_closure_that_an_optimizer_calls_again_has_its_samples_once() -> None:
-    def program() -> Callable[[], object]:
-        model = nn.Linear(8, 8).cuda()
-        optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)
-        rows = torch.randn(16, 8).cuda()
+    model = nn.Linear(8, 8)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)
 
-        def closure() -> torch.Tensor:
-            loss = model(rows).square().mean()
-            loss.backward()
-            out: torch.Tensor = loss
-            return out
+    def closure() -> torch.Tensor:
+        loss: torch.Tensor = model(torch.randn(16, 8, device="cuda")).square().mean()
+        loss.backward()
+        return loss
 
-        return lambda: optimizer.step(closure)
-
-    assert batch_of(program).samples == 16
+    assert batch_of(lambda: optimizer.step(closure), model, trains=False).samples == 16
 
 
-def test_nodes_of_a_graph_are_no_samples() -> None:
-    class GraphNet(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.lin = nn.Linear(16, 4)
+class GraphNet(nn.Module):
+    """The nodes of a graph, and which are joined: a list of edges or a sparse matrix."""
 
-        def forward(self, nodes: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
-            values = self.lin(nodes)
-            return torch.zeros_like(values).index_add(0, edges[1], values[edges[0]])
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(16, 4)
 
-    def program() -> Callable[[], object]:
-        model = GraphNet().cuda()
-        optimizer = sgd(model)
-        nodes, edges = torch.randn(100, 16).cuda(), ids(2, 500)
-
-        def step() -> None:
-            model(nodes, edges).mean().backward()
-            optimizer.step()
-
-        return step
-
-    assert batch_of(program) == Batch()
+    def forward(self, nodes: torch.Tensor, joined: torch.Tensor) -> torch.Tensor:
+        values: torch.Tensor = self.lin(nodes)
+        if joined.is_sparse:
+            multiplied: torch.Tensor = torch.sparse.mm(joined, values)
+            return multiplied
+        return torch.zeros_like(values).index_add(0, joined[1], values[joined[0]])
 
 
-def test_a_sparse_matrix_beside_the_nodes_fails_no_summary() -> None:
-    class GraphNet(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.lin = nn.Linear(16, 4)
+@pytest.mark.parametrize("joined", [lambda: ids(2, 500), lambda: torch.eye(100).to_sparse().cuda()])
+def test_nodes_of_a_graph_are_no_samples(joined: Callable[[], torch.Tensor]) -> None:
+    model = GraphNet()
 
-        def forward(self, nodes: torch.Tensor, joined: torch.Tensor) -> torch.Tensor:
-            out: torch.Tensor = torch.sparse.mm(joined, self.lin(nodes))
-            return out
-
-    def program() -> Callable[[], object]:
-        model = GraphNet().cuda()
-        optimizer = sgd(model)
-        nodes, joined = torch.randn(100, 16).cuda(), torch.eye(100).to_sparse().cuda()
-
-        def step() -> None:
-            model(nodes, joined).mean().backward()
-            optimizer.step()
-
-        return step
-
-    forecast = forecast_of(program)
+    forecast = forecast_of(
+        lambda: model(torch.randn(100, 16).cuda(), joined()).mean().backward(), model
+    )
 
     assert forecast.verdict.batch == Batch()
     assert "per training step" in forecast.summary()
 
 
 def test_rows_that_a_sparse_matrix_multiplies_are_no_samples() -> None:
-    def program() -> Callable[[], object]:
-        linear = nn.Linear(16, 4).cuda()
-        optimizer = sgd(linear)
-        nodes, joined = torch.randn(100, 16).cuda(), torch.eye(100).to_sparse().cuda()
+    linear, joined = nn.Linear(16, 4), torch.eye(100).to_sparse()
 
-        def step() -> None:
-            torch.sparse.mm(joined, linear(nodes)).mean().backward()
-            optimizer.step()
+    def step() -> None:
+        torch.sparse.mm(joined.cuda(), linear(torch.randn(100, 16).cuda())).mean().backward()
 
-        return step
-
-    summary = forecast_of(program).summary()
-
-    assert "batch     not known; --samples N or --tokens N of a step gives" in summary
+    assert "batch     not known; --samples N or --tokens N of a step gives" in (
+        forecast_of(step, linear).summary()
+    )
 
 
 def test_of_a_recurrent_network_only_tokens_are_known() -> None:
@@ -509,17 +359,9 @@ def test_of_a_recurrent_network_only_tokens_are_known() -> None:
             out: torch.Tensor = self.net(self.tokens(tokens))[0]
             return out
 
-    def program() -> Callable[[], object]:
-        model = Words().cuda()
-        optimizer = sgd(model)
+    model = Words()
 
-        def step() -> None:
-            model(ids(35, 20)).mean().backward()
-            optimizer.step()
-
-        return step
-
-    found = batch_of(program)
+    found = batch_of(lambda: model(ids(35, 20)).mean().backward(), model)
 
     assert (found.samples, found.tokens) == (None, 700)
 
@@ -532,114 +374,87 @@ def test_recomputation_does_not_count_twice() -> None:
             out: torch.Tensor = checkpoint(super().forward, tokens, use_reentrant=False)
             return out
 
-    def program() -> Callable[[], object]:
-        model = Checkpointed().cuda()
-        optimizer = sgd(model)
+    model = Checkpointed()
 
-        def step() -> None:
-            model(ids(4, 16)).mean().backward()
-            optimizer.step()
-
-        return step
-
-    assert batch_of(program).tokens == 64
+    assert batch_of(lambda: model(ids(4, 16)).mean().backward(), model).tokens == 64
 
 
-@pytest.mark.parametrize("data", [lambda: torch.randn(4, 8), lambda: torch.randn(4, 20, 8)])
+class Weights(nn.Module):
+    """Parameters that plain functions use."""
+
+    def __init__(self, *shapes: tuple[int, ...]) -> None:
+        super().__init__()
+        self.all = nn.ParameterList(torch.randn(*shape) for shape in shapes)
+
+
+@pytest.mark.parametrize("shape", [(4, 8), (4, 20, 8)])
 def test_plain_functions_have_the_data_that_their_first_product_joins(
-    data: Callable[[], torch.Tensor],
+    shape: tuple[int, ...],
 ) -> None:
-    def program() -> Callable[[], object]:
-        first, last = (torch.randn(8, 8, device="cuda", requires_grad=True) for _ in range(2))
-        optimizer = torch.optim.SGD([first, last], lr=0.1)
+    weights = Weights((8, 8), (8, 8))
 
-        def step() -> None:
-            for _ in range(2):
-                (torch.relu(data().cuda() @ first) @ last).mean().backward()
-            optimizer.step()
+    def step() -> None:
+        first, last = weights.all
+        for _ in range(2):
+            (torch.relu(torch.randn(shape).cuda() @ first) @ last).mean().backward()
 
-        return step
-
-    found = batch_of(program)
+    found = batch_of(step, weights)
 
     assert (found.samples, found.tokens) == (8, None)
     assert found.known_by.startswith("2 times input [4 x ")
 
 
 def test_token_ids_that_plain_functions_look_up_are_samples_and_tokens() -> None:
-    def program() -> Callable[[], object]:
-        table = torch.randn(100, 8, device="cuda", requires_grad=True)
-        optimizer = torch.optim.SGD([table], lr=0.1)
+    weights = Weights((100, 8))
 
-        def step() -> None:
-            nn.functional.embedding(ids(4, 16), table).mean().backward()
-            optimizer.step()
-
-        return step
-
-    found = batch_of(program)
+    found = batch_of(
+        lambda: nn.functional.embedding(ids(4, 16), weights.all[0]).mean().backward(), weights
+    )
 
     assert (found.samples, found.tokens) == (4, 64)
 
 
 def test_a_product_of_what_is_trained_alone_tells_nothing() -> None:
-    def program() -> Callable[[], object]:
-        users, items = (torch.randn(30, 4, device="cuda", requires_grad=True) for _ in range(2))
-        optimizer = torch.optim.SGD([users, items], lr=0.1)
-        ratings = torch.randn(30, 30, device="cuda")
+    weights, ratings = Weights((30, 4), (30, 4)), torch.randn(30, 30)
 
-        def step() -> None:
-            (users @ items.T @ ratings).mean().backward()
-            optimizer.step()
+    def step() -> None:
+        users, items = weights.all
+        (users @ items.T @ ratings.cuda()).mean().backward()
 
-        return step
-
-    assert batch_of(program) == Batch()
+    assert batch_of(step, weights) == Batch()
 
 
 def test_targets_of_other_networks_are_no_rollout() -> None:
     """As soft actor-critic does: two updates of a critic, each after calls without gradients."""
+    actor, critic, target = (nn.Linear(8, 8) for _ in range(3))
+    of_critic, of_actor = sgd(critic), sgd(actor)
 
-    def program() -> Callable[[], object]:
-        actor, critic, target = (nn.Linear(8, 8).cuda() for _ in range(3))
-        of_critic, of_actor = sgd(critic), sgd(actor)
+    def step() -> None:
+        actor(torch.randn(1, 8).cuda()).cpu()
+        for _ in range(2):
+            seen = torch.randn(64, 8).cuda()
+            with torch.no_grad():
+                wanted = target(actor(seen))
+            (critic(seen) - wanted).pow(2).mean().backward()
+            of_critic.step()
+        critic(actor(seen)).mean().backward()
+        of_actor.step()
 
-        def step() -> None:
-            actor(torch.randn(1, 8).cuda()).cpu()
-            for _ in range(2):
-                seen = torch.randn(64, 8).cuda()
-                with torch.no_grad():
-                    wanted = target(actor(seen))
-                (critic(seen) - wanted).pow(2).mean().backward()
-                of_critic.step()
-            critic(actor(seen)).mean().backward()
-            of_actor.step()
-
-        return step
-
-    assert batch_of(program).samples == 128
+    assert batch_of(step, actor, critic, target, trains=False).samples == 128
 
 
 def test_a_product_outside_of_modules_tells_nothing() -> None:
-    def program() -> Callable[[], object]:
-        weight = torch.randn(8, 8).cuda()
-        return lambda: torch.randn(4, 8).cuda() @ weight
+    weight = torch.randn(8, 8)
 
-    assert batch_of(program) == Batch()
+    assert batch_of(lambda: torch.randn(4, 8).cuda() @ weight.cuda(), trains=False) == Batch()
 
 
 def test_position_ids_alone_tell_nothing() -> None:
-    def program() -> Callable[[], object]:
-        model = nn.Embedding(16, 8).cuda()
-        optimizer = sgd(model)
+    model = nn.Embedding(16, 8)
 
-        def step() -> None:
-            model(torch.arange(16, device="cuda")).mean().backward()
-            optimizer.step()
+    found = batch_of(lambda: model(torch.arange(16, device="cuda")).mean().backward(), model)
 
-        return step
-
-    assert batch_of(program) == Batch()
+    assert found == Batch()
 
 
 def test_an_empty_step_consumes_nothing() -> None:
@@ -666,22 +481,13 @@ def test_a_decode_loop_counts_the_tokens_that_it_generates(is_one_step: bool, to
 
 
 def test_the_prompt_gives_a_token_where_another_function_decodes() -> None:
-    def program() -> Callable[[], object]:
+    with neusight.forecast_on("H100") as forecast, torch.no_grad():
         model = Language().cuda()
         decode = torch.compile(lambda tokens: model(tokens))
-
-        def step() -> None:
-            with torch.no_grad():
-                model(ids(2, 9))
-                for _ in range(3):
-                    decode(ids(2, 1))
-
-        return step
-
-    with neusight.forecast_on("H100") as forecast:
-        step = program()
         for _ in range(NUM_STEPS):
-            step()
+            model(ids(2, 9))
+            for _ in range(3):
+                decode(ids(2, 1))
             forecast.step()
 
     assert forecast.verdict.batch.tokens == 2 * 4
@@ -710,51 +516,37 @@ def test_scoring_counts_all_tokens() -> None:
 # -- what was compiled, captured and saved --------------------------------------------------------
 
 
-def compiled_module() -> Callable[[], object]:
-    model: Any = torch.compile(Language().cuda())
-    optimizer = sgd(model)
-
-    def step() -> None:
-        model(ids(8, 1024)).mean().backward()
-        optimizer.step()
-
-    return step
+def compiled_module(model: nn.Module) -> Callable[[], object]:
+    compiled: Any = torch.compile(model)
+    return lambda: compiled(ids(8, 1024)).mean().backward()
 
 
-def compiled_function() -> Callable[[], object]:
-    model = Language().cuda()
-    optimizer = sgd(model)
-
+def compiled_function(model: nn.Module) -> Callable[[], object]:
     @torch.compile
     def loss(tokens: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = model(tokens).mean()
         return out
 
-    def step() -> None:
-        loss(ids(8, 1024)).backward()
-        optimizer.step()
-
-    return step
+    return lambda: loss(ids(8, 1024)).backward()
 
 
-def compiled_in_place() -> Callable[[], object]:
-    model = Language().cuda()
+def compiled_in_place(model: nn.Module) -> Callable[[], object]:
     model.compile()
-    optimizer = sgd(model)
-
-    def step() -> None:
-        model(tokens=ids(8, 1024)).mean().backward()
-        optimizer.step()
-
-    return step
+    return lambda: model(tokens=ids(8, 1024)).mean().backward()
 
 
-@pytest.mark.parametrize("program", [compiled_module, compiled_function, compiled_in_place])
+@pytest.mark.parametrize("compiled", [compiled_module, compiled_function, compiled_in_place])
 def test_a_compiled_language_model_has_the_batch_of_the_eager_one(
-    program: Callable[[], Callable[[], object]],
+    compiled: Callable[[nn.Module], Callable[[], object]],
 ) -> None:
-    found = batch_of(program)
+    with neusight.forecast_on("H100") as forecast:
+        model = Language().cuda()
+        optimizer, step = sgd(model), compiled(model)
+        for _ in range(NUM_STEPS):
+            step()
+            optimizer.step()
 
+    found = forecast.verdict.batch
     assert (found.samples, found.tokens, found.source) == (8, 8192, "input")
     assert "[8 x 1024]" in found.known_by
 
@@ -778,19 +570,14 @@ def test_a_captured_step_has_its_batch_each_time_it_is_launched() -> None:
 
 
 @pytest.fixture
-def accumulated() -> Iterator[Forecast]:
-    def program() -> Callable[[], object]:
-        model = Language().cuda()
-        optimizer = sgd(model)
+def accumulated() -> Forecast:
+    model = Language()
 
-        def step() -> None:
-            for _ in range(2):
-                model(ids(4, 16)).mean().backward()
-            optimizer.step()
+    def step() -> None:
+        for _ in range(2):
+            model(ids(4, 16)).mean().backward()
 
-        return step
-
-    yield forecast_of(program)
+    return forecast_of(step, model)
 
 
 def test_the_batch_is_kept_for_other_gpus_and_in_files(

@@ -35,12 +35,47 @@ from neusight.recording.tape import EnoughSteps, RunawayLoop
 from neusight.timeline.host import PLAIN
 
 
-def model(width: int = 16) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(width, width), nn.Dropout(0.1), nn.Linear(width, width)).cuda()
+def model() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.1), nn.Linear(16, 16)).cuda()
 
 
 def inputs(width: int = 16) -> torch.Tensor:
     return torch.randn(4, width, device="cuda")
+
+
+def sgd(*nets: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD([each for net in nets for each in net.parameters()], lr=0.1)
+
+
+def update(optimizer: Any, *nets: Callable[[Any], Any], data: torch.Tensor | None = None) -> None:
+    """A training step: forward through the networks, one behind the other, backward, a step."""
+    out = inputs() if data is None else data
+    for net in nets:
+        out = net(out)
+    out.sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def training(num_steps: int = 1000) -> None:
+    net = model()
+    optimizer = sgd(net)
+    for _ in range(num_steps):
+        update(optimizer, net)
+
+
+def evaluate(net: nn.Module, times: int = 1) -> None:
+    net.eval()
+    with torch.no_grad():
+        for _ in range(times):
+            net(inputs())
+    net.train()
+
+
+def forecast_of(program: Callable[[], object]) -> neusight.Forecast:
+    with neusight.forecast_on("H100") as forecast:
+        program()
+    return forecast
 
 
 def shape_of(forecast: neusight.Forecast) -> list[tuple[str, int]]:
@@ -54,10 +89,12 @@ def shape_of(forecast: neusight.Forecast) -> list[tuple[str, int]]:
     return found
 
 
-def forecast_of(program: Callable[[neusight.Forecast], object]) -> neusight.Forecast:
-    with neusight.forecast_on("H100") as forecast:
-        program(forecast)
-    return forecast
+def trained(num_steps: int) -> list[tuple[str, int]]:
+    return [("setup", 1), ("train", num_steps)]
+
+
+def step_is(forecast: neusight.Forecast) -> str:
+    return forecast.recording.options["step_is"]
 
 
 def listened_to(recorder: Recorder) -> AbstractContextManager[None]:
@@ -99,28 +136,20 @@ def count(steps: list[Step], kind: str) -> int:
 
 
 def test_each_optimizer_step_ends_a_step() -> None:
-    def train(_: object) -> None:
-        net = model()
-        optimizer = torch.optim.AdamW(net.parameters())
-        for _ in range(6):
-            net(inputs()).sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+    forecast = forecast_of(lambda: training(6))
 
-    forecast = forecast_of(train)
-
-    assert shape_of(forecast)[:2] == [("setup", 1), ("train", 6)]
+    assert shape_of(forecast)[:2] == trained(6)
     assert forecast.recording.steps[-2].count >= 3
 
 
 @pytest.mark.parametrize("created_before", [True, False])
 def test_accumulated_gradients_belong_to_one_step(created_before: bool) -> None:
     net = nn.Linear(16, 16)
-    before = torch.optim.SGD(net.parameters(), lr=0.1) if created_before else None
+    before = sgd(net) if created_before else None
 
-    def train(_: object) -> None:
+    def train() -> None:
         net.cuda()
-        optimizer = before or torch.optim.SGD(net.parameters(), lr=0.1)
+        optimizer = before or sgd(net)
         for number in range(12):
             net(inputs()).sum().backward()
             if number % 4 == 3:
@@ -129,7 +158,7 @@ def test_accumulated_gradients_belong_to_one_step(created_before: bool) -> None:
 
     forecast = forecast_of(train)
 
-    assert shape_of(forecast)[:2] == [("setup", 1), ("train", 3)]
+    assert shape_of(forecast)[:2] == trained(3)
     calls = [e for e in forecast.recording.steps[1].entries if isinstance(e, OpCall)]
     assert sum(call.signature.op == "aten::addmm" for call in calls) == 4
 
@@ -144,85 +173,91 @@ def test_optimizers_that_take_turns_are_one_cycle(created_before: bool) -> None:
 
     before = optimizers() if created_before else None
 
-    def train(_: object) -> None:
+    def train() -> None:
         generator.cuda()
         critic.cuda()
         of_critic, of_generator = before or optimizers()
         for _ in range(4):
-            of_critic.zero_grad()
             fake = generator(inputs())
             critic(inputs()).sum().backward()
-            critic(fake.detach()).sum().backward()
-            of_critic.step()
-            of_generator.zero_grad()
-            critic(fake).sum().backward()
-            of_generator.step()
+            update(of_critic, critic, data=fake.detach())
+            update(of_generator, critic, data=fake)
 
-    assert shape_of(forecast_of(train))[:2] == [("setup", 1), ("train", 4)]
+    assert shape_of(forecast_of(train))[:2] == trained(4)
 
 
-def test_a_teacher_without_gradients_does_not_cut() -> None:
-    def train(_: object) -> None:
-        teacher, student = model().eval(), model()
-        optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
-        for _ in range(4):
-            data = inputs()
-            with torch.no_grad():
-                target = teacher(data)
-            (student(data) - target).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-    assert shape_of(forecast_of(train))[:2] == [("setup", 1), ("train", 4)]
+def a_teacher_without_gradients() -> None:
+    teacher, student = model().eval(), model()
+    optimizer = sgd(student)
+    for _ in range(4):
+        data = inputs()
+        with torch.no_grad():
+            target = teacher(data)
+        update(optimizer, student, lambda out: (out - target).square(), data=data)  # noqa: B023
 
 
-def test_layers_called_one_by_one_are_not_inference() -> None:
-    def train(_: object) -> None:
-        layers = nn.ModuleList([nn.Linear(16, 16) for _ in range(40)]).cuda()
-        optimizer = torch.optim.SGD(layers.parameters(), lr=0.1)
-        for _ in range(3):
-            x = inputs()
-            for layer in layers:
-                x = layer(x)
-            x.sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-    assert shape_of(forecast_of(train))[:2] == [("setup", 1), ("train", 3)]
+def layers_called_one_by_one() -> None:
+    layers = [nn.Linear(16, 16).cuda() for _ in range(40)]
+    optimizer = sgd(*layers)
+    for _ in range(4):
+        update(optimizer, *layers)
 
 
-def test_a_closure_steps_once() -> None:
-    def train(_: object) -> None:
-        net = model()
-        optimizer = torch.optim.LBFGS(net.parameters(), max_iter=2)
+def a_closure() -> None:
+    net = model()
+    optimizer = torch.optim.LBFGS(net.parameters(), max_iter=2)
 
-        def closure() -> torch.Tensor:
-            optimizer.zero_grad()
-            loss: torch.Tensor = net(inputs()).square().sum()
-            loss.backward()
-            return loss
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss: torch.Tensor = net(inputs()).square().sum()
+        loss.backward()
+        return loss
 
-        for _ in range(3):
-            optimizer.step(closure)
-
-    assert shape_of(forecast_of(train))[:2] == [("setup", 1), ("train", 3)]
+    for _ in range(4):
+        optimizer.step(closure)
 
 
-def test_checkpointed_blocks_do_not_cut() -> None:
+def checkpointed_blocks() -> None:
     from torch.utils.checkpoint import checkpoint
 
-    def train(_: object) -> None:
-        blocks = [model(), model()]
-        optimizer = torch.optim.SGD([p for b in blocks for p in b.parameters()], lr=0.1)
-        for _ in range(3):
-            x = inputs().requires_grad_()
-            for number, block in enumerate(blocks):
-                x = checkpoint(block, x, use_reentrant=number == 0)
-            x.sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+    blocks = [model(), model()]
+    optimizer = sgd(*blocks)
+    for _ in range(4):
+        x = inputs().requires_grad_()
+        for number, block in enumerate(blocks):
+            x = checkpoint(block, x, use_reentrant=number == 0)
+        update(optimizer, data=x)
 
-    assert shape_of(forecast_of(train))[:2] == [("setup", 1), ("train", 3)]
+
+def a_scaler() -> None:
+    net = model()
+    optimizer, scaler = sgd(net), torch.amp.GradScaler("cuda")
+    for _ in range(4):
+        scaler.scale(net(inputs()).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+
+def the_scripts_profiler() -> None:
+    net = model()
+    optimizer = sgd(net)
+    none = torch.profiler.ProfilerAction.NONE
+    with torch.profiler.profile(schedule=lambda step: none) as prof:
+        for _ in range(4):
+            update(optimizer, net)
+            prof.step()
+
+
+@pytest.mark.parametrize(
+    "train",
+    [
+        a_teacher_without_gradients, layers_called_one_by_one, a_closure, checkpointed_blocks,
+        a_scaler, the_scripts_profiler,
+    ],
+)  # fmt: skip
+def test_this_does_not_cut_the_step_of_an_optimizer(train: Callable[[], None]) -> None:
+    assert shape_of(forecast_of(train))[:2] == trained(4)
 
 
 # -- validation and inference ----------------------------------------------------------------------
@@ -230,43 +265,30 @@ def test_checkpointed_blocks_do_not_cut() -> None:
 
 @pytest.mark.parametrize("validate_first", [True, False])
 def test_validation_between_epochs_is_eval(validate_first: bool) -> None:
-    def train(_: object) -> None:
+    def train() -> None:
         net = model()
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-
-        def validate() -> None:
-            net.eval()
-            with torch.no_grad():
-                for _ in range(2):
-                    net(inputs())
-            net.train()
-
+        optimizer = sgd(net)
         if validate_first:
-            validate()
+            evaluate(net, times=2)
         for _ in range(2):
             for _ in range(3):
-                net(inputs()).sum().backward()
-                optimizer.step()
-                optimizer.zero_grad()
-            validate()
+                update(optimizer, net)
+            evaluate(net, times=2)
 
     found = shape_of(forecast_of(train))
+
     epochs = [("train", 3), ("eval", 2), ("train", 3), ("eval", 2)]
     assert found[0] == ("setup", 1)
     assert found[1 : 6 if validate_first else 5] == [("eval", 2)] * validate_first + epochs
 
 
 def test_validation_after_the_very_first_step_is_not_part_of_it() -> None:
-    def train(_: object) -> None:
+    def train() -> None:
         net = model()
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        optimizer = sgd(net)
         for _ in range(2):
-            net(inputs()).sum().backward()
-            optimizer.step()
-            net.eval()
-            with torch.no_grad():
-                net(inputs())
-            net.train()
+            update(optimizer, net)
+            evaluate(net)
 
     assert shape_of(forecast_of(train))[1:] == [
         ("train", 1), ("eval", 1), ("train", 1), ("eval", 1)
@@ -274,19 +296,15 @@ def test_validation_after_the_very_first_step_is_not_part_of_it() -> None:
 
 
 def test_each_forward_without_gradients_is_a_step_of_inference() -> None:
-    def infer(_: object) -> None:
-        net = model().eval()
-        with torch.no_grad():
-            for _ in range(6):
-                net(inputs()).argmax(-1)
-
-    found = shape_of(forecast_of(infer))
-    assert found[:2] == [("setup", 1), ("eval", 6)]
+    assert shape_of(forecast_of(lambda: evaluate(model(), times=6)))[:2] == [
+        ("setup", 1),
+        ("eval", 6),
+    ]
 
 
 @pytest.mark.parametrize("num_forwards", [1, 3, 50])
 def test_so_is_a_forward_with_gradients_that_nobody_uses(num_forwards: int) -> None:
-    def infer(_: object) -> None:
+    def infer() -> None:
         net = model().eval()
         for _ in range(num_forwards):
             net(inputs())
@@ -295,7 +313,7 @@ def test_so_is_a_forward_with_gradients_that_nobody_uses(num_forwards: int) -> N
 
 
 def test_a_block_without_modules_is_one_step() -> None:
-    def compute(_: object) -> None:
+    def compute() -> None:
         x = inputs()
         for _ in range(3):
             x = x @ x.T @ x
@@ -315,57 +333,36 @@ def num_ops_of(forecast: neusight.Forecast, kind: str) -> list[int]:
     ]
 
 
-def step_is(forecast: neusight.Forecast) -> str:
-    return forecast.recording.options["step_is"]
+def gan(num_iterations: int, *, generator_at: int = 4) -> None:
+    """Five updates of a critic and one of the generator, after the critic's of that number."""
+    generator, critic = model(), model()
+    of_generator, of_critic = (torch.optim.RMSprop(net.parameters()) for net in (generator, critic))
+    for _ in range(num_iterations):
+        for number in range(5):
+            critic(generator(inputs()).detach()).sum().backward()
+            of_critic.step()
+            of_critic.zero_grad()
+            if number == generator_at:
+                critic(generator(inputs())).sum().backward()
+                of_generator.step()
+                of_generator.zero_grad()
 
 
 @pytest.mark.parametrize("generator_first", [True, False])
 def test_five_updates_of_the_critic_and_one_of_the_generator_are_one_step(
     generator_first: bool,
 ) -> None:
-    def train(_: object) -> None:
-        generator, critic = model(), model()
-        of_generator, of_critic = (
-            torch.optim.RMSprop(net.parameters()) for net in (generator, critic)
-        )
-        for number in range(30):
-            (critic(inputs()) - critic(generator(inputs()).detach())).mean().backward()
-            of_critic.step()
-            of_critic.zero_grad()
-            if number % 5 == (0 if generator_first else 4):
-                critic(generator(inputs())).mean().backward()
-                of_generator.step()
-                of_generator.zero_grad()
+    forecast = forecast_of(lambda: gan(6, generator_at=0 if generator_first else 4))
 
-    forecast = forecast_of(train)
-
-    assert shape_of(forecast)[:2] == [("setup", 1), ("train", 6)]
+    assert shape_of(forecast)[:2] == trained(6)
     if not generator_first:
         assert step_is(forecast) == (
             "5 steps of RMSprop of critic, then one step of RMSprop of generator"
         )
 
 
-def gan_of(num_iterations: int) -> Callable[[], None]:
-    def train() -> None:
-        generator, critic = model(), model()
-        of_generator, of_critic = (
-            torch.optim.RMSprop(net.parameters()) for net in (generator, critic)
-        )
-        for _ in range(num_iterations):
-            for _ in range(5):
-                critic(generator(inputs()).detach()).mean().backward()
-                of_critic.step()
-                of_critic.zero_grad()
-            critic(generator(inputs())).mean().backward()
-            of_generator.step()
-            of_generator.zero_grad()
-
-    return train
-
-
 def test_a_script_is_not_ended_before_all_its_optimizers_stepped() -> None:
-    steps, stopped = recorded(gan_of(1000), steady_steps=5)
+    steps, stopped = recorded(lambda: gan(1000), steady_steps=5)
 
     assert stopped is EnoughSteps
     assert count(steps, "train") == 6
@@ -373,7 +370,7 @@ def test_a_script_is_not_ended_before_all_its_optimizers_stepped() -> None:
 
 @pytest.mark.slow
 def test_thousands_of_iterations_in_turn_keep_the_memory_of_a_few() -> None:
-    steps, _ = recorded(gan_of(200))
+    steps, _ = recorded(lambda: gan(200))
 
     assert count(steps, "train") == 200
     assert len(steps) <= 6
@@ -383,11 +380,8 @@ def test_an_optimizer_that_never_steps_is_not_waited_for_for_long() -> None:
     spare = nn.Linear(2, 2)
 
     def train() -> None:
-        net = model()
-        optimizer, unused = (torch.optim.SGD(p.parameters(), lr=0.1) for p in (net, spare))
-        for _ in range(1000):
-            net(inputs()).sum().backward()
-            optimizer.step()
+        unused = sgd(spare)
+        training()
         assert unused.param_groups
 
     steps, stopped = recorded(train, steady_steps=5, lookahead=Lookahead(least_ops=500))
@@ -396,77 +390,63 @@ def test_an_optimizer_that_never_steps_is_not_waited_for_for_long() -> None:
     assert 6 <= count(steps, "train") < 30
 
 
-def reinforce(num_iterations: int, updates: int = 16) -> Callable[[object], None]:
-    def train(_: object) -> None:
-        agent = model()
-        optimizer = torch.optim.Adam(agent.parameters())
-        for _ in range(num_iterations):
-            for _ in range(32):
-                with torch.no_grad():
-                    agent(inputs())
-            for _ in range(updates):
-                agent(inputs()).sum().backward()
-                optimizer.step()
-                optimizer.zero_grad()
-
-    return train
+def reinforce(num_iterations: int, updates: int = 16) -> None:
+    agent = model()
+    optimizer = torch.optim.Adam(agent.parameters())
+    for _ in range(num_iterations):
+        for _ in range(32):
+            with torch.no_grad():
+                agent(inputs())
+        for _ in range(updates):
+            update(optimizer, agent)
 
 
 def test_an_agent_that_acts_in_evaluation_mode_between_updates_does_not_cut_their_cycle() -> None:
     """As TD3 does: the actor is updated after every second update of the critic."""
 
-    def train(_: object) -> None:
+    def train() -> None:
         actor, critic = model(), model()
-        of_actor = torch.optim.Adam(actor.parameters())
-        of_critic = torch.optim.Adam(critic.parameters())
+        of_actor, of_critic = (torch.optim.Adam(net.parameters()) for net in (actor, critic))
         for number in range(40):
             actor.eval()
             with torch.no_grad():
                 actor(inputs()[:1]).cpu()
             actor.train()
-            critic(inputs()).sum().backward()
-            of_critic.step()
+            update(of_critic, critic)
             if number % 2:
-                critic(actor(inputs())).sum().backward()
-                of_actor.step()
+                update(of_actor, actor, critic)
 
     forecast = forecast_of(train)
 
-    trained = [step for step in forecast.recording.steps if step.kind == "train"]
-    assert 18 <= sum(step.count for step in trained) <= 20
-    most = max(trained, key=lambda step: step.count)
+    found = [step for step in forecast.recording.steps if step.kind == "train"]
+    assert 18 <= sum(step.count for step in found) <= 20
+    most = max(found, key=lambda step: step.count)
     calls = [entry.signature.op for entry in most.entries if isinstance(entry, OpCall)]
     assert calls.count("aten::_foreach_lerp_") == 3
     assert forecast.verdict.batch.samples == 8
 
 
 def test_a_validation_of_one_batch_after_each_update_stays_apart() -> None:
-    def train(_: object) -> None:
+    def train() -> None:
         net = model()
         optimizer = torch.optim.Adam(net.parameters())
         for _ in range(12):
-            net.train()(inputs()).sum().backward()
-            optimizer.step()
-            with torch.no_grad():
-                net.eval()(inputs())
+            update(optimizer, net)
+            evaluate(net)
 
-    assert dict(count_by_kind(forecast_of(train))) == {"setup": 1, "train": 12, "eval": 12}
-
-
-def count_by_kind(forecast: neusight.Forecast) -> Counter[str]:
     found: Counter[str] = Counter()
-    for step in forecast.recording.steps:
+    for step in forecast_of(train).recording.steps:
         found[step.kind] += step.count
-    return found
+    assert found == {"setup": 1, "train": 12, "eval": 12}
 
 
 def test_a_rollout_and_the_updates_after_it_are_one_step() -> None:
-    forecast = forecast_of(reinforce(5))
+    forecast = forecast_of(lambda: reinforce(5))
 
-    assert shape_of(forecast)[:2] == [("setup", 1), ("train", 5)]
+    assert shape_of(forecast)[:2] == trained(5)
     assert step_is(forecast) == "32 calls without gradients, then 16 steps of Adam"
     assert forecast.recording.steps[1].batch.samples == 32 * 4
-    _, stopped = recorded(lambda: reinforce(1000)(None), steady_steps=3)
+    _, stopped = recorded(lambda: reinforce(1000), steady_steps=3)
     assert stopped is EnoughSteps
 
 
@@ -483,7 +463,7 @@ def test_an_agent_in_evaluation_mode_rolls_out_where_it_draws_its_actions(draws:
             actions = scores.softmax(-1).multinomial(1) if draws else scores.argmax(-1)
             return actions
 
-    def train(_: object) -> None:
+    def train() -> None:
         agent = Agent().cuda()
         optimizer = torch.optim.Adam(agent.parameters())
         for _ in range(5):
@@ -493,9 +473,7 @@ def test_an_agent_in_evaluation_mode_rolls_out_where_it_draws_its_actions(draws:
                     agent(torch.ones(2, 8, device="cuda")).tolist()
             agent.train()
             for _ in range(6):
-                agent.layer(torch.ones(16, 8, device="cuda")).sum().backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                update(optimizer, agent.layer, data=torch.ones(16, 8, device="cuda"))
 
     forecast = forecast_of(train)
 
@@ -510,10 +488,8 @@ def test_an_agent_in_evaluation_mode_rolls_out_where_it_draws_its_actions(draws:
 
 def test_an_iteration_may_be_long() -> None:
     """Of more ops than a longer cycle is looked for in where no rollout was seen."""
-    train = reinforce(1000, updates=64)
-
     steps, stopped = recorded(
-        lambda: train(None), steady_steps=2, lookahead=Lookahead(least_ops=100)
+        lambda: reinforce(1000, updates=64), steady_steps=2, lookahead=Lookahead(least_ops=100)
     )
 
     assert stopped is EnoughSteps
@@ -524,19 +500,17 @@ def test_an_optimizer_that_steps_others_takes_one_turn() -> None:
     class Both(torch.optim.Optimizer):
         def __init__(self, nets: list[nn.Sequential]) -> None:
             super().__init__([each for net in nets for each in net.parameters()], {})
-            self.parts = [torch.optim.SGD(net.parameters(), lr=0.1) for net in nets]
+            self.parts = [sgd(net) for net in nets]
 
         def step(self, closure: Any = None) -> Any:
             for part in self.parts:
                 part.step()
 
-    def train(_: object) -> None:
+    def train() -> None:
         nets = [model(), model()]
         both = Both(nets)
         for _ in range(6):
-            nets[1](nets[0](inputs())).sum().backward()
-            both.step()
-            both.zero_grad()
+            update(both, *nets)
 
     forecast = forecast_of(train)
 
@@ -545,16 +519,14 @@ def test_an_optimizer_that_steps_others_takes_one_turn() -> None:
 
 
 def test_a_second_optimizer_may_join_later() -> None:
-    def train(_: object) -> None:
+    def train() -> None:
         nets = [model(), model()]
-        optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in nets[:1]]
+        optimizers = [sgd(nets[0])]
         for number in range(12):
             if number == 6:
-                optimizers.append(torch.optim.SGD(nets[1].parameters(), lr=0.1))
+                optimizers.append(sgd(nets[1]))
             for net, optimizer in zip(nets, optimizers, strict=False):
-                net(inputs()).sum().backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                update(optimizer, net)
 
     forecast = forecast_of(train)
 
@@ -562,45 +534,31 @@ def test_a_second_optimizer_may_join_later() -> None:
     assert step_is(forecast) == "one step of SGD, then one step of SGD"
 
 
-def test_steps_of_a_scaler_are_those_of_its_optimizer() -> None:
-    def train(_: object) -> None:
-        net = model()
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        scaler = torch.amp.GradScaler("cuda")
-        for _ in range(8):
-            scaler.scale(net(inputs()).sum()).backward()
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad()
+@pytest.mark.parametrize(
+    ("gradients", "num_modules"), [(False, 1), (False, 2), (True, 2), (False, 40)]
+)
+def test_modules_called_in_turn_are_one_step_of_inference(
+    gradients: bool, num_modules: int
+) -> None:
+    def infer() -> None:
+        nets = [nn.Linear(16, 16).cuda() for _ in range(num_modules)]
+        with torch.set_grad_enabled(gradients):
+            for _ in range(5):
+                x = inputs()
+                for net in nets:
+                    x = nn.ReLU()(net(x))
 
-    assert shape_of(forecast_of(train))[:2] == [("setup", 1), ("train", 8)]
+    forecast = forecast_of(infer)
 
-
-def test_modules_called_in_turn_are_one_step_of_inference() -> None:
-    def infer(gradients: bool, num_modules: int) -> Callable[[object], None]:
-        def program(_: object) -> None:
-            nets = [nn.Linear(16, 16).cuda() for _ in range(num_modules)]
-            with torch.set_grad_enabled(gradients):
-                for _ in range(5):
-                    x = inputs()
-                    for net in nets:
-                        x = nn.ReLU()(net(x))
-
-        return program
-
-    for gradients, num_modules in [(False, 1), (False, 2), (True, 2), (False, 40)]:
-        forecast = forecast_of(infer(gradients, num_modules))
-        assert shape_of(forecast)[:2] == [("setup", 1), ("eval", 5)], (gradients, num_modules)
-    assert step_is(forecast) == "80 calls in turn, of 41 different ones"
+    assert shape_of(forecast)[:2] == [("setup", 1), ("eval", 5)]
+    if num_modules == 40:
+        assert step_is(forecast) == "80 calls in turn, of 41 different ones"
 
 
 def test_an_encoder_called_once_does_not_make_all_of_decoding_one_step() -> None:
     def generate() -> None:
-        encoder, decoder = model(), model()
-        with torch.no_grad():
-            encoder(inputs())
-            for _ in range(100):
-                decoder(inputs())
+        evaluate(model())
+        evaluate(model(), times=100)
 
     steps, stopped = recorded(generate, steady_steps=5)
 
@@ -624,141 +582,119 @@ def update_in_place(parameter: torch.Tensor) -> None:
         parameter.grad.zero_()
 
 
-@pytest.mark.parametrize("update", [update_data, update_in_place])
+def train_by_hand(
+    net: nn.Module, num_steps: int, change: Callable[[torch.Tensor], None] = update_data
+) -> None:
+    for _ in range(num_steps):
+        net(inputs()).sum().backward()
+        for parameter in net.parameters():
+            change(parameter)
+
+
+@pytest.mark.parametrize("change", [update_data, update_in_place])
 @pytest.mark.parametrize("rounds", [1, 4])
 def test_training_without_an_optimizer_has_steps(
-    update: Callable[[torch.Tensor], None], rounds: int
+    change: Callable[[torch.Tensor], None], rounds: int
 ) -> None:
-    def train(_: object) -> None:
+    def train() -> None:
         net = model()
-        for number in range(20 * rounds):
-            net(inputs()).sum().backward()
-            if number % rounds == rounds - 1:
-                for parameter in net.parameters():
-                    update(parameter)
+        for _ in range(20):
+            for _ in range(rounds - 1):
+                net(inputs()).sum().backward()
+            train_by_hand(net, 1, change)
 
     forecast = forecast_of(train)
 
-    assert shape_of(forecast) == [("setup", 1), ("train", 20)]
+    assert shape_of(forecast) == trained(20)
     assert "(no torch.optim)" in step_is(forecast)
 
 
 def test_validation_between_epochs_by_hand_is_eval() -> None:
-    def train(_: object) -> None:
+    def train() -> None:
         net = model()
         for _ in range(2):
-            for _ in range(5):
-                net(inputs()).sum().backward()
-                for parameter in net.parameters():
-                    update_data(parameter)
-            net.eval()
-            with torch.no_grad():
-                net(inputs())
-            net.train()
+            train_by_hand(net, 5)
+            evaluate(net)
 
     found = [(kind, number) for kind, number in shape_of(forecast_of(train)) if kind != "setup"]
     assert found == [("train", 5), ("eval", 1), ("train", 5), ("eval", 1)]
 
 
 def test_training_by_hand_is_ended_after_enough_steps() -> None:
-    def train() -> None:
-        net = model()
-        for _ in range(1000):
-            net(inputs()).sum().backward()
-            for parameter in net.parameters():
-                update_data(parameter)
-
-    steps, stopped = recorded(train, steady_steps=5)
+    steps, stopped = recorded(lambda: train_by_hand(model(), 1000), steady_steps=5)
 
     assert stopped is EnoughSteps
     assert count(steps, "train") == 6
     assert len(steps) <= 4
 
 
-def test_functions_without_modules_have_steps_too() -> None:
-    def train(_: object) -> None:
-        weights = [torch.randn(16, 16, device="cuda", requires_grad=True) for _ in range(2)]
+@pytest.mark.parametrize("trains", [True, False])
+def test_functions_without_modules_have_steps_too(trains: bool) -> None:
+    def compute() -> None:
+        weights = [torch.randn(16, 16, device="cuda", requires_grad=trains) for _ in range(2)]
         for _ in range(20):
             x = inputs()
             for weight in weights:
                 x = (x @ weight).relu()
-            x.sum().backward()
-            for weight in weights:
-                update_data(weight)
+            if trains:
+                x.sum().backward()
+                for weight in weights:
+                    update_data(weight)
+        if not trains:
+            x.sum().item()
 
-    def infer(_: object) -> None:
-        weights = [torch.randn(16, 16, device="cuda") for _ in range(2)]
-        for _ in range(20):
-            x = inputs()
-            for weight in weights:
-                x = (x @ weight).relu()
-        x.sum().item()
+    forecast = forecast_of(compute)
 
-    assert shape_of(forecast_of(train)) == [("setup", 1), ("train", 20)]
-    inferred = forecast_of(infer)
-    assert shape_of(inferred) == [("setup", 1), ("eval", 20), ("setup", 1)]
-    assert step_is(inferred) == "5 ops that come 20 times"
-    assert inferred.verdict.num_steps == 19
+    if trains:
+        assert shape_of(forecast) == trained(20)
+    else:
+        assert shape_of(forecast) == [("setup", 1), ("eval", 20), ("setup", 1)]
+        assert step_is(forecast) == "5 ops that come 20 times"
+        assert forecast.verdict.num_steps == 19
 
 
 def test_a_block_of_different_ops_is_one_step() -> None:
-    forecast = forecast_of(lambda _: [inputs(width).sum() for width in range(8, 20)])
+    forecast = forecast_of(lambda: [inputs(width).sum() for width in range(8, 20)])
 
     assert shape_of(forecast) == [("eval", 1)]
     assert step_is(forecast) == "all of it"
 
 
 def test_the_summary_tells_what_was_taken_for_a_step() -> None:
-    def train(_: object) -> None:
-        net = model()
-        optimizer = torch.optim.AdamW(net.parameters())
-        for _ in range(4):
-            net(inputs()).sum().backward()
-            optimizer.step()
+    forecast = forecast_of(lambda: training(4))
 
-    forecast = forecast_of(train)
-
-    assert "  step      one step of AdamW; 4 training, 1 setup" in forecast.summary().splitlines()
-    assert forecast.to_json()["step_is"] == "one step of AdamW"
+    assert "  step      one step of SGD; 4 training, 2 setup" in forecast.summary().splitlines()
+    assert forecast.to_json()["step_is"] == "one step of SGD"
 
 
 # -- what the script says --------------------------------------------------------------------------
 
 
 def test_steps_that_the_script_names_are_the_only_ones() -> None:
-    def train(forecast: neusight.Forecast) -> None:
+    with neusight.forecast_on("H100") as forecast:
         net = model()
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        optimizer = sgd(net)
         for _ in range(4):
             for _ in range(2):
-                net(inputs()).sum().backward()
-                optimizer.step()
+                update(optimizer, net)
             forecast.step()
 
-    forecast = forecast_of(train)
-    trained = [step for step in forecast.recording.steps if step.kind == "train"]
-    assert trained[-1].count == 3
-    steady = [e for e in trained[-1].entries if isinstance(e, OpCall)]
+    found = [step for step in forecast.recording.steps if step.kind == "train"]
+    assert found[-1].count == 3
+    steady = [e for e in found[-1].entries if isinstance(e, OpCall)]
     assert sum(call.signature.op == "aten::addmm" for call in steady) == 4
 
 
 def test_steps_cut_before_the_script_spoke_are_setup() -> None:
-    def train(forecast: neusight.Forecast) -> None:
+    with neusight.forecast_on("H100") as forecast:
         net = model()
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-
-        def update(batch: int) -> None:
-            net(torch.randn(batch, 16, device="cuda")).sum().backward()
-            optimizer.step()
-
+        optimizer = sgd(net)
         for _ in range(6):
-            update(64)
+            update(optimizer, net, data=torch.randn(64, 16, device="cuda"))
         for _ in range(5):
             for _ in range(3):
-                update(4)
+                update(optimizer, net)
             forecast.step()
-
-    forecast = forecast_of(train)
 
     assert [kind for kind, _ in shape_of(forecast)] == ["setup", "train"]
     assert dict(shape_of(forecast))["train"] == 5
@@ -769,31 +705,15 @@ def test_steps_cut_before_the_script_spoke_are_setup() -> None:
 
 
 def test_what_takes_turns_before_the_first_named_step_belongs_to_it() -> None:
-    def train(forecast: neusight.Forecast) -> None:
+    with neusight.forecast_on("H100") as forecast:
         critic, generator = model(), model()
-        optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in (critic, generator)]
+        optimizers = [sgd(critic), sgd(generator)]
         for _ in range(4):
             for optimizer in (*optimizers[:1] * 5, optimizers[1]):
-                critic(generator(inputs())).sum().backward()
-                optimizer.step()
+                update(optimizer, generator, critic)
             forecast.step()
 
-    assert shape_of(forecast_of(train))[:2] == [("setup", 1), ("train", 4)]
-
-
-def test_the_scripts_profiler_names_them_too() -> None:
-    def train(_: object) -> None:
-        net = model()
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        none = torch.profiler.ProfilerAction.NONE
-        with torch.profiler.profile(schedule=lambda step: none) as prof:
-            for _ in range(5):
-                net(inputs()).sum().backward()
-                optimizer.step()
-                optimizer.zero_grad()
-                prof.step()
-
-    assert shape_of(forecast_of(train))[:2] == [("setup", 1), ("train", 5)]
+    assert shape_of(forecast)[:2] == trained(4)
 
 
 # -- folding ---------------------------------------------------------------------------------------
@@ -808,50 +728,40 @@ def test_thousands_of_equal_steps_keep_the_memory_of_a_few() -> None:
         data = torch.ones(2, 8, device="cuda")
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1, foreach=True)
         for number in range(2000):
-            loss = net(data).sum()
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            loss.item()
+            update(optimizer, net, data=data)
+            data.sum().item()
             if number in (500, 1999):
                 gc.collect()
                 num_objects.append(len(gc.get_objects()))
 
-    recorder = Recorder()
-    with listened_to(recorder):
-        train()
-    recorder.cutter.finish()
+    steps, _ = recorded(train)
 
-    assert len(recorder.cutter.steps) <= 6
-    assert count(recorder.cutter.steps, "train") == 2000
+    assert len(steps) <= 6
+    assert count(steps, "train") == 2000
     assert num_objects[1] - num_objects[0] < 500  # not one for each of 1500 steps
 
 
 def test_equal_steps_fold_though_events_are_new_and_cpu_work_differs() -> None:
     def train() -> None:
         net = model()
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        optimizer = sgd(net)
         for number in range(20):
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             start.record()
             data = torch.ones(4, 16)
             for _ in range(20 + number % 3):
                 data = data + 1
-            net(data.cuda()).sum().backward()
-            side = torch.cuda.Stream(priority=-1) if number < 0 else torch.cuda.current_stream()
-            side.wait_event(start)
-            optimizer.step()
-            optimizer.zero_grad()
+            torch.cuda.current_stream().wait_event(start)
+            update(optimizer, net, data=data.cuda())
             end.record()
             end.synchronize()
 
     steps, _ = recorded(train)
 
-    trained = [step for step in steps if step.kind == "train"]
+    found = [step for step in steps if step.kind == "train"]
     assert count(steps, "train") == 20
-    assert len(trained) <= 3
-    steady = max(trained, key=lambda step: step.count).entries
-    assert sum(isinstance(entry, EventRecord) for entry in steady) == 2
+    assert len(found) <= 3
+    steady = max(found, key=lambda step: step.count).entries
     assert [e.event for e in steady if isinstance(e, EventRecord)] == [1, 2]
     assert [e.event for e in steady if isinstance(e, EventWait)] == [2]
     assert [e.event for e in steady if isinstance(e, Synchronize) and e.event is not None] == [1]
@@ -861,11 +771,9 @@ def test_equal_steps_fold_though_events_are_new_and_cpu_work_differs() -> None:
 def test_a_step_that_differs_is_kept_apart() -> None:
     def train() -> None:
         net = model()
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        optimizer = sgd(net)
         for number in range(9):
-            net(torch.randn(8 if number == 5 else 4, 16, device="cuda")).sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            update(optimizer, net, data=torch.randn(8 if number == 5 else 4, 16, device="cuda"))
 
     steps, _ = recorded(train)
 
@@ -882,16 +790,7 @@ def num_allocations(step: Step) -> int:
 
 
 def test_every_storage_that_is_freed_was_allocated() -> None:
-    def train(_: object) -> None:
-        net = model()
-        optimizer = torch.optim.AdamW(net.parameters())
-        for _ in range(5):
-            net(inputs()).sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-    forecast = forecast_of(train)
-    recording: Recording = forecast.recording
+    recording: Recording = forecast_of(lambda: training(5)).recording
 
     index = 0
     num_allocated: dict[int, int] = {}
@@ -907,50 +806,25 @@ def test_every_storage_that_is_freed_was_allocated() -> None:
 # -- ending the script -----------------------------------------------------------------------------
 
 
-def training_loop(num_steps: int = 1000, **options: Any) -> Callable[[], None]:
-    def train() -> None:
-        net = model()
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        for _ in range(num_steps):
-            net(inputs()).sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-    return train
-
-
-def test_enough_steady_steps_end_the_script() -> None:
-    steps, stopped = recorded(training_loop(), steady_steps=5)
+@pytest.mark.parametrize(
+    ("program", "kind"),
+    [(training, "train"), (lambda: evaluate(model(), times=1000), "eval")],
+    ids=["training", "inference"],
+)
+def test_enough_steady_steps_end_the_script(program: Callable[[], None], kind: str) -> None:
+    steps, stopped = recorded(program, steady_steps=5)
 
     assert stopped is EnoughSteps
-    assert count(steps, "train") == 6
-
-
-def test_enough_steps_of_inference_end_it_too() -> None:
-    def infer() -> None:
-        net = model().eval()
-        with torch.no_grad():
-            for _ in range(1000):
-                net(inputs())
-
-    steps, stopped = recorded(infer, steady_steps=5)
-
-    assert stopped is EnoughSteps
-    assert count(steps, "eval") == 6
+    assert count(steps, kind) == 6
 
 
 def test_evaluation_before_training_does_not_end_it() -> None:
     def train() -> None:
         net = model()
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        net.eval()
-        with torch.no_grad():
-            for _ in range(50):
-                net(inputs())
-        net.train()
+        optimizer = sgd(net)
+        evaluate(net, times=50)
         for _ in range(1000):
-            net(inputs()).sum().backward()
-            optimizer.step()
+            update(optimizer, net)
 
     steps, stopped = recorded(train, steady_steps=5)
 
@@ -963,11 +837,10 @@ def test_a_bare_except_does_not_keep_the_script_going() -> None:
 
     def train() -> None:
         net = model()
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        optimizer = sgd(net)
         for number in range(1000):
             try:
-                net(inputs()).sum().backward()
-                optimizer.step()
+                update(optimizer, net)
             except:  # noqa: E722  (what some scripts do)
                 swallowed.append(number)
                 if len(swallowed) == 3:
@@ -985,11 +858,10 @@ def test_clean_up_after_the_end_may_still_compute() -> None:
 
     def train() -> None:
         net = model()
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        optimizer = sgd(net)
         try:
             for _ in range(1000):
-                net(inputs()).sum().backward()
-                optimizer.step()
+                update(optimizer, net)
         finally:
             net.cpu()
             cleaned.append(torch.ones(2, device="cuda").sum().item())
@@ -1008,7 +880,7 @@ def test_clean_up_after_the_end_may_still_compute() -> None:
 def test_a_loop_that_waits_for_a_small_loss_ends(read: Callable[[Any], Any]) -> None:
     def train() -> None:
         net = model()
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        optimizer = sgd(net)
         loss = torch.tensor(10.0, device="cuda")
         for _ in range(10_000):
             if read(loss.detach()) < 0.5:
@@ -1027,11 +899,10 @@ def test_a_loop_that_waits_for_a_small_loss_ends(read: Callable[[Any], Any]) -> 
 def test_early_stopping_sees_progress() -> None:
     def train() -> None:
         net = model()
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        optimizer = sgd(net)
         best, lookahead, epochs = float("inf"), 0, 0
         while lookahead < 3 and epochs < 20:
-            net(inputs()).sum().backward()
-            optimizer.step()
+            update(optimizer, net)
             loss = net(inputs()).mean().item()
             lookahead = 0 if loss < best else lookahead + 1
             best, epochs = min(best, loss), epochs + 1
@@ -1050,18 +921,12 @@ def test_an_endless_loop_is_stopped_and_its_line_named() -> None:
         while not (x.sum() > 1e9):
             x = x * 2
 
-    with pytest.raises(RunawayLoop) as caught:
-        run(wait, max_ops=500)
+    with pytest.raises(RunawayLoop) as caught, listened_to(Recorder(max_ops=500)):
+        wait()
 
     named = int(str(caught.value).partition("test_cutter.py:")[2].partition(":")[0])
     assert named in (line - 1, line, line + 1)
     assert "--max-ops" in str(caught.value)
-
-
-def run(program: Callable[[], object], *, max_ops: int) -> None:
-    recorder = Recorder(max_ops=max_ops)
-    with listened_to(recorder):
-        program()
 
 
 def test_a_bare_except_does_not_keep_an_endless_loop_going() -> None:
@@ -1078,12 +943,12 @@ def test_a_bare_except_does_not_keep_an_endless_loop_going() -> None:
                 if swallowed == 2:
                     raise
 
-    with pytest.raises(RunawayLoop):
-        run(wait, max_ops=500)
+    with pytest.raises(RunawayLoop), listened_to(Recorder(max_ops=500)):
+        wait()
 
 
 def test_long_training_is_no_endless_loop() -> None:
-    steps, stopped = recorded(training_loop(100), max_ops=100)
+    steps, stopped = recorded(lambda: training(100), max_ops=100)
 
     assert stopped is None
     assert count(steps, "train") == 100
@@ -1114,6 +979,9 @@ def test_storages_freed_together_are_kept_in_one_order() -> None:
     assert program((2, 0, 3, 1)) == program((0, 1, 2, 3))
 
 
+# -- names of optimizers that take turns -----------------------------------------------------------
+
+
 class Generator(nn.Linear):
     """Makes samples."""
 
@@ -1122,63 +990,55 @@ class Discriminator(nn.Linear):
     """Judges them."""
 
 
-def test_optimizers_that_take_turns_are_named_by_the_modules_they_update() -> None:
-    def train(_: object) -> None:
-        generator, discriminator = Generator(16, 16).cuda(), Discriminator(16, 1).cuda()
-        of_generator = torch.optim.Adam(generator.parameters())
-        of_discriminator = torch.optim.Adam(discriminator.parameters())
-        for _ in range(4):
-            made = generator(inputs())
-            of_discriminator.zero_grad()
-            discriminator(made.detach()).sum().backward()
-            of_discriminator.step()
-            of_generator.zero_grad()
-            discriminator(made).sum().backward()
-            of_generator.step()
+def modules_of_different_classes() -> None:
+    generator, discriminator = Generator(16, 16).cuda(), Discriminator(16, 1).cuda()
+    of_generator, of_discriminator = sgd(generator), sgd(discriminator)
+    for _ in range(4):
+        made = generator(inputs())
+        update(of_discriminator, discriminator, data=made.detach())
+        update(of_generator, discriminator, data=made)
 
+
+class Trainer:
+    def __init__(self) -> None:
+        self.actor, self.critic = model(), model()
+        self.of_actor, self.of_critic = sgd(self.actor), sgd(self.critic)
+
+    def update(self) -> None:
+        self.actor(inputs()).sum().backward()
+        self.of_actor.step()
+        self.critic(inputs()).sum().backward()
+        self.of_critic.step()
+
+
+def equal_modules_of_a_trainer() -> None:
+    trainer = Trainer()
+    for _ in range(4):
+        trainer.update()
+
+
+def equal_modules_in_a_list() -> None:
+    nets = [model(), model()]
+    optimizers = [sgd(net) for net in nets]
+    for _ in range(4):
+        for net, optimizer in zip(nets, optimizers, strict=True):
+            update(optimizer, net)
+
+
+@pytest.mark.parametrize(
+    ("train", "first", "second"),
+    [
+        (modules_of_different_classes, " of Discriminator", " of Generator"),
+        (equal_modules_of_a_trainer, " of actor", " of critic"),
+        (equal_modules_in_a_list, "", ""),
+    ],
+)
+def test_optimizers_that_take_turns_are_named_by_the_modules_they_update(
+    train: Callable[[], None], first: str, second: str
+) -> None:
     forecast = forecast_of(train)
 
-    assert step_is(forecast) == (
-        "one step of Adam of Discriminator, then one step of Adam of Generator"
-    )
-
-
-def test_equal_modules_are_named_by_their_attributes() -> None:
-    class Trainer:
-        def __init__(self) -> None:
-            self.actor, self.critic = model(), model()
-            self.of_actor = torch.optim.Adam(self.actor.parameters())
-            self.of_critic = torch.optim.Adam(self.critic.parameters())
-
-        def update(self) -> None:
-            self.actor(inputs()).sum().backward()
-            self.of_actor.step()
-            self.critic(inputs()).sum().backward()
-            self.of_critic.step()
-
-    def train(_: object) -> None:
-        trainer = Trainer()
-        for _ in range(4):
-            trainer.update()
-
-    forecast = forecast_of(train)
-
-    assert step_is(forecast) == "one step of Adam of actor, then one step of Adam of critic"
-
-
-def test_equal_modules_without_names_of_their_own_are_not_named() -> None:
-    def train(_: object) -> None:
-        nets = [model(), model()]
-        optimizers = [torch.optim.Adam(net.parameters()) for net in nets]
-        for _ in range(4):
-            for net, optimizer in zip(nets, optimizers, strict=True):
-                net(inputs()).sum().backward()
-                optimizer.step()
-                optimizer.zero_grad()
-
-    forecast = forecast_of(train)
-
-    assert step_is(forecast) == "one step of Adam, then one step of Adam"
+    assert step_is(forecast) == f"one step of SGD{first}, then one step of SGD{second}"
 
 
 # -- speculative decoding --------------------------------------------------------------------------

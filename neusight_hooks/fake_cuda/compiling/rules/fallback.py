@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Errors that a GPU would show too.
 _OF_TORCH = ("GPUTooOldForTriton",)
+#: Attribute of an error with the program's line of the graph that it is of.
+_LINE = "neusight_line_of_graph"
 
 
 def install_fallback(patches: Patches, recorder: Recorder) -> None:
@@ -42,9 +44,8 @@ def _install_frames(patches: Patches, recorder: Recorder) -> None:
         except (BackendCompilerFailed, InternalTorchDynamoError, AssertionError) as error:
             if not _is_ours(error) or _is_other_assertion(error):
                 raise
-            place = _places.pop(
-                id(_cause(error)), f"{_name(code.co_filename)}:{code.co_firstlineno}"
-            )
+            of_frame = f"{_name(code.co_filename)}:{code.co_firstlineno}"
+            place = getattr(_cause(error), _LINE, of_frame)
             recorder.warn_once(f"a graph is forecast as eager: {place} {_reason(error)}")
             failed.append(place)
             return convert_frame.ConvertFrameReturn()  # runs as it is
@@ -74,7 +75,7 @@ def _install_graphs(patches: Patches, recorder: Recorder) -> None:
                 )
                 return _ops_one_by_one(gm)
             if place:
-                _places[id(_cause(error))] = place
+                setattr(_cause(error), _LINE, place)
             raise
 
     patches.set(compile_fx._InProcessFxCompile, "codegen_and_compile", codegen_and_compile)
@@ -92,10 +93,6 @@ def _install_counting(patches: Patches, failed: list[str]) -> None:
         return 1 if counted == 0 and failed else counted
 
     patches.set(eval_frame, "set_fullgraph_compiled_frame_count", count_failed_too)
-
-
-#: The program's line of the graph that an error is of, until a frame's failure says it.
-_places: dict[int, str] = {}
 
 
 def _is_ours(error: Any) -> bool:
