@@ -141,6 +141,22 @@ def _is_depthwise(size: ConvolutionSize) -> bool:
     return size.groups > 1 and size.groups == size.in_channels
 
 
+def is_depthwise_of_torch(signature: OpSignature) -> bool:
+    """Whether torch's own kernels run a convolution with a filter for each channel: cuDNN's run
+    half precision in NHWC, and what is transposed or has not two dimensions."""
+    image, weight = signature.tensor("input"), signature.tensor("weight")
+    groups = signature.by_name.get("groups")
+    is_own = image.dtype == "float32" or not image.is_channels_last
+    return (
+        is_own
+        and len(image.shape) == 4
+        and signature.by_name.get("transposed") is not True
+        and isinstance(groups, int)
+        and groups == image.shape[1] > 1
+        and weight.shape[1] == 1
+    )
+
+
 def _needs_transforms(size: ConvolutionSize, dtype: str, channels_last: bool) -> bool:
     """Half-precision tensor-core kernels of cuDNN are NHWC: for NCHW tensors it converts both ways.
 
