@@ -176,6 +176,12 @@ C_LIBRARIES = {
     "safetensors.serialize_file": "import safetensors; from safetensors.torch import save_model\n"
     "save_model(torch.nn.Linear(2, 2), 'data.bin')\n"
     "seen = sorted(safetensors.safe_open('data.bin', 'pt').keys())",
+    "safetensors in a new folder": "from safetensors.torch import save_file, load_file\n"
+    "os.mkdir('new'); save_file({'a': torch.ones(2)}, 'new/a')\n"
+    "seen = (load_file('new/a')['a'].tolist(), os.listdir('new'))",
+    "a new mapped storage": "s = torch.UntypedStorage.from_file('new.bin', True, 64); s[0] = 99; "
+    "del s\n"
+    "seen = (open('new.bin', 'rb').read(), 'new.bin' in os.listdir())",
     "memory mapped loading": "torch.save({'a': torch.ones(2)}, 'model.pt')\n"
     "seen = torch.load('model.pt', mmap=True)['a'].tolist()",
 }

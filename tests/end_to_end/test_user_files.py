@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib.util
 import os
 import re
 import shutil
-import stat
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
+from guarded_files import GUARDS, guard_by, standing
 
 import neusight
-from neusight.integrations.program.guard.guarded_process import FILES_VARIABLE, why_no_view
-from neusight.integrations.program.guard.landlock import is_available
 from user_files import C_LIBRARIES, CHILDREN_AND_EXIT, MOVES_AND_REMOVALS, OTHERS, PYTHON, furnish
 
 PREAMBLE = """
@@ -52,34 +49,6 @@ WAYS = [
     for group, ways in GROUPS.items()
     for name, code in ways.items()
 ]
-
-
-class Standing(NamedTuple):
-    """What stands at a path."""
-
-    mode: int
-    inode: int
-    modified_ns: int
-    digest: str
-
-
-def standing(folder: Path) -> dict[str, Standing]:
-    """All that stands below a folder; of folders the mode and the inode."""
-    found = {}
-    for path in sorted(folder.rglob("*")):
-        if "__pycache__" in path.parts:
-            continue
-        status = path.lstat()
-        digest = ""
-        if path.is_symlink():
-            digest = os.readlink(path)
-        elif path.is_file():
-            digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        modified = 0 if stat.S_ISDIR(status.st_mode) else status.st_mtime_ns
-        found[str(path.relative_to(folder))] = Standing(
-            status.st_mode, status.st_ino, modified, digest
-        )
-    return found
 
 
 @contextlib.contextmanager
@@ -148,15 +117,10 @@ def all_ways(ways: dict[str, str]) -> str:
     return "\n".join(lines)
 
 
-@pytest.fixture(params=["view", "overlay"])
+@pytest.fixture(params=GUARDS)
 def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """What keeps the user's files as they are under `neusight run`."""
-    if request.param == "view" and why_no_view():
-        pytest.skip(f"this machine refuses a view of the file system: {why_no_view()}")
-    if request.param == "overlay":
-        if not is_available():
-            pytest.skip("this kernel has no Landlock")
-        monkeypatch.setenv(FILES_VARIABLE, "overlay")
+    guard_by(request.param, monkeypatch)
     return str(request.param)
 
 

@@ -19,9 +19,11 @@ from typing import Literal
 from neusight.compatibility.releases import CONTAINER_BUILD, CONTAINER_RUN, python_problem
 from neusight.exit_codes import ExitCode
 from neusight.integrations.cli.files import report_problems, tried, write_json
-from neusight.integrations.program.guard.guarded_process import files_text, why_no_view
-from neusight.integrations.program.guard.landlock import is_available
-from neusight.integrations.program.guard.supervisor import why_unsupervised
+from neusight.integrations.program.guard.guarded_process import (
+    files_text,
+    why_no_fallback,
+    why_no_view,
+)
 from neusight.predictors.terminal_text import printable_text
 
 HELP = "show what works in this environment"
@@ -215,7 +217,7 @@ def _gpu(name: str) -> Finding:
 def _files(name: str) -> Finding:
     refusal = why_no_view()
     words = files_text("overlay" if refusal else "view", is_guarded=True)
-    is_whole = not refusal or (is_available() and not why_unsupervised())
+    is_whole = not refusal or not why_no_fallback()
     return Finding(name, "ok" if is_whole else "absent", words, _VIEW_REMEDY if refusal else "")
 
 

@@ -16,7 +16,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -37,8 +37,12 @@ from neusight.integrations.program.guard.forking import (
     refusal_of,
     text_of_end,
 )
-from neusight.integrations.program.guard.landlock import guard_text, is_available, restrict_writes
-from neusight.integrations.program.guard.layers import Layers
+from neusight.integrations.program.guard.landlock import (
+    is_available,
+    restrict_writes,
+    why_no_landlock,
+)
+from neusight.integrations.program.guard.layers import changes_in
 from neusight.integrations.program.guard.results import decoded, encoded, encoded_error
 from neusight.integrations.program.guard.supervisor import Supervisor, why_unsupervised
 from neusight.integrations.program.guard.view import enter_view, reopen_inherited
@@ -65,6 +69,7 @@ __all__ = [
     "files_text",
     "in_guarded_process",
     "is_guarded",
+    "why_no_fallback",
     "why_no_view",
 ]
 
@@ -75,8 +80,8 @@ _ENDING_SIGNALS = ENDING_SIGNALS[1:]
 #: Says `overlay` where no copy-on-write view is to be tried.
 FILES_VARIABLE = "NEUSIGHT_FILES"
 _VIEW_WORDS = "a copy-on-write view by the kernel, for the script and all that it starts"
-_NO_VIEW = "no copy-on-write view"
-_UNSUPERVISED = "guarded by the overlay alone: the kernel lets no process supervise another"
+_OVERLAY_ALONE = "guarded by the overlay alone"
+_FALLBACK_WORDS = "guarded by the overlay, and by the kernel behind it (Landlock)"
 #: Where shared memory is: a store lies there where the temporary folder cannot be an upper layer,
 #: as on a container's own overlay.
 _MEMORY = "/dev/shm"
@@ -178,11 +183,7 @@ def _in_guarded_process(
             with _store(parent, keep) as store:
                 status = _run_in_view(work, store.folder, caches, interrupt)
                 if status is not None:
-                    changes = list(Layers(store.folder).changes())
-                    ended = replace(_ended(status, store), files=summary_of(changes))
-                    if keep is not None:
-                        store.not_kept += keep_changes(changes, keep, store=store.folder)
-                    return ended
+                    return _ended(status, store.folder, files=summary_of(changes_in(store.folder)))
         with _store(None, keep) as store:
             allowed = allowed_folders(words, caches)
             return _run_in_overlay(work, store, allowed, interrupt)
@@ -196,23 +197,26 @@ def _store(parent: str | None, keep: str | None) -> Iterator[Store]:
         (Path(store.folder) / _ANSWER).mkdir()
         yield store
     finally:
+        if keep is not None:
+            store.not_kept += keep_changes(changes_in(store.folder), keep, store=store.folder)
         store.close(keep=keep)
         for text in store.not_kept:
             print(f"neusight: --keep-writes {keep} could not keep {text}", file=sys.stderr)
 
 
-def _ended(status: int, store: Store) -> ProcessEnd[Any]:
-    """What came of a process."""
-    answer = _taken(store.folder)
+def _ended(status: int, folder: str, **said: Any) -> ProcessEnd[Any]:
+    """What came of a process: its answer in a tuple, the exception that was raised, why there is
+    neither in words, or nothing."""
+    try:
+        answer = decoded(Path(folder, _ANSWER, _ANSWER).read_bytes())
+    except FileNotFoundError:
+        failure, exit_code = text_of_end(os.waitstatus_to_exitcode(status))
+        return ProcessEnd(None, failure=failure, exit_code=exit_code, **said)
     if isinstance(answer, BaseException):
         raise answer
-    ended = ProcessEnd[Any](None)
-    if answer is None:
-        failure, exit_code = text_of_end(os.waitstatus_to_exitcode(status))
-        return replace(ended, failure=failure, exit_code=exit_code)
     if isinstance(answer, str):
-        return replace(ended, failure=answer, exit_code=ExitCode.JUDGED)
-    return replace(ended, answer=answer[0])
+        return ProcessEnd(None, failure=answer, exit_code=ExitCode.JUDGED, **said)
+    return ProcessEnd(answer[0], **said)
 
 
 def files_text(mode: str, *, is_guarded: bool) -> str:
@@ -221,10 +225,17 @@ def files_text(mode: str, *, is_guarded: bool) -> str:
     if mode == "view":
         return _VIEW_WORDS
     if not is_guarded:
-        return guard_text(is_guarded=False)
-    why, refusal = why_no_view(), why_unsupervised()
-    words = f"{_UNSUPERVISED}: {refusal}" if is_available() and refusal else guard_text()
-    return f"{words}; {_NO_VIEW}: {why}" if why else words
+        return f"{_OVERLAY_ALONE}: the kernel helps the command `neusight` only"
+    refusal, why = why_no_fallback(), why_no_view()
+    words = f"{_OVERLAY_ALONE}: {refusal}" if refusal else _FALLBACK_WORDS
+    return f"{words}; no copy-on-write view: {why}" if why else words
+
+
+def why_no_fallback() -> str:
+    """Why the kernel does not help where it gives no view; empty where it does."""
+    why = why_unsupervised()
+    unsupervised = f"the kernel lets no process supervise another: {why}" if why else ""
+    return why_no_landlock() or unsupervised
 
 
 def why_no_view() -> str:
@@ -282,7 +293,7 @@ def _run_in_overlay(
         status = _run_child(run, interrupt, supervisor)
         files = summary_of(store.changes()) if supervisor.has_begun else ""
         refused = supervisor.summary_line()
-        return replace(_ended(status, store), files=files, refused=refused, has_view=False)
+        return _ended(status, folder, files=files, refused=refused, has_view=False)
 
 
 @contextmanager
@@ -331,16 +342,6 @@ def _load() -> None:
     self_check()  # first: another torch may lack names that the others import
     import neusight.fake_cuda.session
     import neusight.session  # noqa: F401
-
-
-def _taken(folder: str) -> Any:
-    """The answer in a tuple, the exception that was raised, why there is neither in words, or None
-    where nothing is said."""
-    try:
-        data = Path(folder, _ANSWER, _ANSWER).read_bytes()
-    except FileNotFoundError:
-        return None
-    return decoded(data)
 
 
 # -- the parent ----------------------------------------------------------------------------------
@@ -551,7 +552,5 @@ def _answer(work: Callable[[], object], folder: str) -> None:
 
 
 def _write(descriptor: int, data: bytes) -> None:
-    with os.fdopen(descriptor, "wb", buffering=0) as file:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[file.write(rest) :]
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from collections.abc import Iterator
@@ -10,52 +9,33 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from neusight.fake_cuda.store.changes import ATTRIBUTES, Change, is_private_to_systems
+from neusight.fake_cuda.store.leftovers import open_up
 
-__all__ = ["Layers"]
+__all__ = ["add_layer", "changes_in"]
 
-_LIST, _LAYERS, _ROOT = "layers.jsonl", "layers", "root"
+#: Folder with one for each layer, and the link in that which names what the layer covers.
+_LAYERS, _COVERED = "layers", "covered"
 
 
-class Layers:
-    """The upper layers below a folder, one for each file system or folder that is covered."""
+def add_layer(store: str, covered: str) -> tuple[str, str]:
+    """An upper layer in a store for what lies at `covered`, and a folder for overlayfs."""
+    place = f"{store}/{_LAYERS}/{len(_names_in(f'{store}/{_LAYERS}'))}"
+    os.makedirs(place)
+    os.symlink(covered, f"{place}/{_COVERED}")
+    for name in ("upper", "work"):
+        os.mkdir(f"{place}/{name}")
+    return f"{place}/upper", f"{place}/work"
 
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
 
-    @property
-    def root(self) -> str:
-        """Where a new root is mounted."""
-        path = f"{self._folder}/{_ROOT}"
-        os.makedirs(path, exist_ok=True)
-        return path
-
-    def add(self, covered: str) -> tuple[str, str]:
-        """An upper layer for what lies at `covered`, and a folder that overlayfs works in."""
-        entries = self._entries()
-        place = f"{self._folder}/{_LAYERS}/{len(entries)}"
-        with open(f"{self._folder}/{_LIST}", "a") as file:
-            file.write(json.dumps(covered) + "\n")
-        for name in ("upper", "work"):
-            os.makedirs(f"{place}/{name}")
-        return f"{place}/upper", f"{place}/work"
-
-    def _entries(self) -> list[str]:
-        with suppress(FileNotFoundError), open(f"{self._folder}/{_LIST}") as file:
-            return [json.loads(line) for line in file]
-        return []
-
-    def changes(self) -> Iterator[Change]:
-        """What the view shows otherwise, by path; not what it left in temporary folders, unless
-        the working directory lies there."""
-        for number, covered in enumerate(self._entries()):
-            upper = f"{self._folder}/{_LAYERS}/{number}/upper"
-            if os.path.isdir(upper):
-                layer = _Layer(covered)
-                yield from (
-                    change
-                    for change in layer.changes(upper, covered, covered, is_moved=False)
-                    if not is_private_to_systems(change.path)
-                )
+def changes_in(store: str) -> Iterator[Change]:
+    """What the view shows otherwise, by path; not what it left in temporary folders, unless the
+    working directory lies there."""
+    for number in sorted(_names_in(f"{store}/{_LAYERS}"), key=int):
+        place = f"{store}/{_LAYERS}/{number}"
+        covered = os.readlink(f"{place}/{_COVERED}")
+        for change in _Layer(covered).changes(f"{place}/upper", covered, covered, is_moved=False):
+            if not is_private_to_systems(change.path):
+                yield change
 
 
 class _Layer(NamedTuple):
@@ -67,8 +47,7 @@ class _Layer(NamedTuple):
         self, upper: str, lower: str | None, path: str, *, is_moved: bool
     ) -> Iterator[Change]:
         """What differs in a folder: `lower` lies below it, which is all new where it was moved."""
-        if os.path.isdir(upper) and not os.access(upper, os.R_OK | os.X_OK):
-            os.chmod(upper, 0o700)  # as the script left it
+        open_up(upper)
         names = set(_names_in(upper))
         if is_moved and lower is not None:
             names.update(_names_in(lower))

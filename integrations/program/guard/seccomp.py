@@ -12,7 +12,13 @@ import errno
 import fcntl
 import os
 import struct
+from contextlib import suppress
 from typing import NamedTuple
+
+from neusight.integrations.program.guard.system_calls import (
+    promise_no_new_privileges,
+    system_call,
+)
 
 __all__ = [
     "CALLS",
@@ -21,20 +27,19 @@ __all__ = [
     "NO_FOLLOW",
     "REMOVE_FOLDER",
     "Call",
-    "Listener",
     "Request",
     "install_filter",
+    "receive",
 ]
 
 _IS_X86 = os.uname().machine == "x86_64"
-# Linux, include/uapi/linux/seccomp.h, audit.h, bpf_common.h, prctl.h.
-_SECCOMP, _ARCHITECTURE = (317, 0xC000003E) if _IS_X86 else (277, 0xC00000B7)
+# Linux, include/uapi/linux/seccomp.h, audit.h, bpf_common.h.
+_ARCHITECTURE = 0xC000003E if _IS_X86 else 0xC00000B7
 _SET_MODE_FILTER, _NEW_LISTENER, _WAIT_KILLABLE = 1, 1 << 3, 1 << 5
 _ALLOW, _NOTIFY = 0x7FFF0000, 0x7FC00000
 _LOAD, _JUMP_IF_EQUAL, _JUMP_IF_SET, _RETURN = 0x20, 0x15, 0x45, 0x06
 _RECEIVE, _SEND, _IS_VALID, _ADD_DESCRIPTOR = 0xC0502100, 0xC0182101, 0x40082102, 0x40182103
 _CONTINUE, _ADD_AND_SEND = 1, 2
-_PR_SET_NO_NEW_PRIVS = 38
 
 # struct seccomp_data; of an argument the lower half comes first (both are little-endian).
 _NUMBER_AT, _ARCHITECTURE_AT, _ARGUMENTS_AT, _ARGUMENT_BYTES = 0, 4, 16, 8
@@ -122,14 +127,8 @@ def install_filter() -> int:
     header = ctypes.create_string_buffer(
         struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(buffer))
     )
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.syscall.restype = ctypes.c_long
-    if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0:
-        flags = _NEW_LISTENER | _WAIT_KILLABLE
-        found = libc.syscall(ctypes.c_long(_SECCOMP), _SET_MODE_FILTER, flags, header)
-        if found >= 0:
-            return int(found)
-    raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    promise_no_new_privileges()
+    return system_call("seccomp", _SET_MODE_FILTER, _NEW_LISTENER | _WAIT_KILLABLE, header)
 
 
 def _instructions() -> list[tuple[int, int, int, int]]:
@@ -157,61 +156,51 @@ def _instructions() -> list[tuple[int, int, int, int]]:
 class Request(NamedTuple):
     """A call that waits for an answer."""
 
+    listener: int
     identity: int
     process: int
     number: int
     arguments: tuple[int, ...]
 
-
-class Listener:
-    """The supervisor's end of a filter."""
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-
-    def receive(self) -> Request | None:
-        """The next call that waits; none where its process has gone meanwhile."""
-        data = bytearray(80)
-        try:
-            fcntl.ioctl(self.descriptor, _RECEIVE, data)
-        except OSError as error:
-            if error.errno in (errno.ENOENT, errno.EINTR):
-                return None
-            raise
-        identity, process, _, number, _, _, *arguments = struct.unpack("QIIiIQ6Q", data)
-        return Request(identity, process, number, tuple(arguments))
-
-    def is_waiting(self, request: Request) -> bool:
+    @property
+    def is_waiting(self) -> bool:
         """Whether it still waits: else its process number may be another's by now."""
         try:
-            fcntl.ioctl(self.descriptor, _IS_VALID, struct.pack("Q", request.identity))
+            fcntl.ioctl(self.listener, _IS_VALID, struct.pack("Q", self.identity))
         except OSError:
             return False
         return True
 
-    def go_on(self, request: Request) -> None:
+    def go_on(self) -> None:
         """The kernel does the call."""
-        self._send(request, 0, _CONTINUE)
+        self._send(flags=_CONTINUE)
 
-    def answer(self, request: Request, error: int = 0, *, value: int = 0) -> None:
+    def answer(self, error: int = 0, *, value: int = 0) -> None:
         """The call is done and returns `value`, or has failed."""
-        self._send(request, -error, 0, value)
+        self._send(error=-error, value=value)
 
-    def _send(self, request: Request, error: int, flags: int, value: int = 0) -> None:
-        response = bytearray(struct.pack("QqiI", request.identity, value, error, flags))
-        try:
-            fcntl.ioctl(self.descriptor, _SEND, response)
-        except OSError as problem:
-            if problem.errno != errno.ENOENT:
-                raise
+    def _send(self, *, value: int = 0, error: int = 0, flags: int = 0) -> None:
+        response = bytearray(struct.pack("QqiI", self.identity, value, error, flags))
+        with suppress(FileNotFoundError):  # its process has gone meanwhile
+            fcntl.ioctl(self.listener, _SEND, response)
 
-    def answer_with(self, request: Request, descriptor: int, flags: int) -> None:
+    def answer_with(self, descriptor: int, flags: int) -> None:
         """The call returns a copy of a descriptor of this process."""
         added = struct.pack(
-            "QIIII", request.identity, _ADD_AND_SEND, descriptor, 0, flags & os.O_CLOEXEC
+            "QIIII", self.identity, _ADD_AND_SEND, descriptor, 0, flags & os.O_CLOEXEC
         )
         try:
-            fcntl.ioctl(self.descriptor, _ADD_DESCRIPTOR, added)
+            fcntl.ioctl(self.listener, _ADD_DESCRIPTOR, added)
         except OSError as problem:
-            if problem.errno != errno.ENOENT:
-                self.answer(request, problem.errno or errno.EIO)
+            self.answer(problem.errno or errno.EIO)
+
+
+def receive(listener: int) -> Request | None:
+    """The next call that waits; none where its process has gone meanwhile."""
+    data = bytearray(80)
+    try:
+        fcntl.ioctl(listener, _RECEIVE, data)
+    except (FileNotFoundError, InterruptedError):
+        return None
+    identity, process, _, number, _, _, *arguments = struct.unpack("QIIiIQ6Q", data)
+    return Request(listener, identity, process, number, tuple(arguments))

@@ -6,13 +6,11 @@ it wants them, what stood there is copied first, and the copy is what it gets to
 
 from __future__ import annotations
 
-import array
 import ctypes
 import errno
 import os
 import socket
 import stat
-import struct
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NoReturn
@@ -25,10 +23,11 @@ from neusight.integrations.program.guard.seccomp import (
     EMPTY_PATH,
     NO_FOLLOW,
     REMOVE_FOLDER,
-    Listener,
     Request,
     install_filter,
+    receive,
 )
+from neusight.integrations.program.guard.system_calls import system_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -48,8 +47,6 @@ _STATX_BYTES, _STAT_BYTES = 256, 144 if os.uname().machine == "x86_64" else 128
 _TIMES_BYTES = 32
 #: Paths that a note names for one program.
 _PATHS_SHOWN = 3
-_LIBC = ctypes.CDLL(None, use_errno=True)
-_LIBC.syscall.restype = ctypes.c_long
 
 
 class _GoOn(Exception):
@@ -62,7 +59,7 @@ class Supervisor:
     def __init__(self, folder: str, allowed: Iterable[str]) -> None:
         self._overlay = Overlay(Store(folder), left_alone=allowed)
         self._theirs, self._ours = socket.socketpair()
-        self._listener: Listener | None = None
+        self._listener: int | None = None
         #: Calls that wait for another process, which reads a pipe.
         self._waiting: list[Request] = []
         #: Name of a program -> what it was kept from changing.
@@ -82,12 +79,9 @@ class Supervisor:
         is not supervised."""
         self._theirs.close()
         with self._ours:
-            _, beside, _, _ = self._ours.recvmsg(1, socket.CMSG_SPACE(array.array("i").itemsize))
-        if not beside:
-            return None
-        [number] = struct.unpack("i", beside[0][2][:4])
-        self._listener = Listener(number)
-        return int(number)
+            _, received, _, _ = socket.recv_fds(self._ours, 1, 1)
+        self._listener = received[0] if received else None
+        return self._listener
 
     @property
     def has_begun(self) -> bool:
@@ -97,7 +91,7 @@ class Supervisor:
     def close(self) -> None:
         """What still runs of it can make nothing more."""
         if self._listener is not None:
-            os.close(self._listener.descriptor)
+            os.close(self._listener)
 
     def summary_line(self) -> str:
         """What was refused, by program; empty where nothing was."""
@@ -125,38 +119,27 @@ class Supervisor:
     def serve(self, on_receipt: Callable[[int], None]) -> None:
         """Answers the next call; `on_receipt` gets the number of its thread before."""
         assert self._listener is not None
-        request = self._listener.receive()
+        request = receive(self._listener)
         if request is not None:
             on_receipt(request.process)
             self._serve(request)
 
     def _serve(self, request: Request) -> None:
-        listener = self._listener
-        assert listener is not None
-        done: tuple[int, int] | int = 0
         umask = os.umask(0)  # each process has its own, which is taken off already
         try:
             if self._only_looks(request) and self._overlay.store.is_untouched:
                 raise _GoOn
             with _memory_of(request) as memory:
-                if not listener.is_waiting(request):
-                    return
-                done = self._do(_Asked(request, memory.fileno(), self._overlay))
+                if request.is_waiting:
+                    self._answer(_Asked(request, memory.fileno(), self._overlay))
         except (_GoOn, LeftAloneError):
-            listener.go_on(request)
+            request.go_on()
         except BlockingIOError:
             self._waiting.append(request)
         except OSError as error:
-            listener.answer(request, error.errno or errno.EIO)
-        else:
-            if isinstance(done, int):
-                listener.answer(request, value=done)
-            else:
-                listener.answer_with(request, *done)
+            request.answer(error.errno or errno.EIO)
         finally:
             os.umask(umask)
-            if not isinstance(done, int):
-                os.close(done[0])
 
     def _only_looks(self, request: Request) -> bool:
         call = CALLS[request.number]
@@ -164,15 +147,14 @@ class Supervisor:
             return not request.arguments[call.flags] & _WRITES
         return call.does in ("stat", "access", "readlink", "chdir")
 
-    def _do(self, asked: _Asked) -> tuple[int, int] | int:
-        """Does the call: what it returns, of a descriptor its flags as well."""
+    def _answer(self, asked: _Asked) -> None:
+        """Does a call."""
         does, path = asked.call.does, asked.path()
         if does not in _UNHEARD and path.startswith(_SYSTEM) and "/../" not in path:
             raise _GoOn
-        operations: dict[str, Callable[[_Asked, str], tuple[int, int] | int | None]] = {
+        operations: dict[str, Callable[[_Asked, str], int | None]] = {
             "open": self._open,
             "creat": self._open,
-            "openat2": self._lack,
             "stat": self._look,
             "access": self._look,
             "readlink": self._look,
@@ -190,16 +172,22 @@ class Supervisor:
             "utime": self._change,
             "change": self._change,
         }
-        return operations[does](asked, path) or 0
+        if does not in operations:  # programs do without calls that older kernels lack
+            raise OSError(errno.ENOSYS, path)
+        done = operations[does](asked, path) or 0
+        if does not in ("open", "creat"):
+            asked.request.answer(value=done)
+            return
+        try:
+            asked.request.answer_with(done, asked.flags)
+        finally:
+            os.close(done)
 
-    def _lack(self, asked: _Asked, path: str) -> NoReturn:
-        """Programs do without calls that older kernels lack."""
-        raise OSError(errno.ENOSYS, path)
-
-    def _open(self, asked: _Asked, path: str) -> tuple[int, int]:
-        flags, mode = asked.open_flags()
+    def _open(self, asked: _Asked, path: str) -> int:
+        flags = asked.flags
         if not flags & _WRITES:
-            return self._open_to_read(asked, path, flags)
+            return self._open_to_read(asked, path)
+        mode = asked.masked_mode() if flags & os.O_CREAT else 0
         try:
             opened = self._overlay.open(
                 path, flags | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK, mode
@@ -212,9 +200,10 @@ class Supervisor:
             raise
         if not flags & os.O_NONBLOCK:
             os.set_blocking(opened, True)
-        return opened, flags
+        return opened
 
-    def _open_to_read(self, asked: _Asked, path: str, flags: int) -> tuple[int, int]:
+    def _open_to_read(self, asked: _Asked, path: str) -> int:
+        flags = asked.flags
         place = self._place_to_see(asked, path, follow=not flags & os.O_NOFOLLOW)
         mode = os.lstat(place).st_mode
         if stat.S_ISFIFO(mode):
@@ -223,7 +212,7 @@ class Supervisor:
         # which fchmodat(3) opens to say that its mode cannot be changed.
         if stat.S_ISLNK(mode) and flags & os.O_PATH:
             raise OSError(errno.EOPNOTSUPP, path)
-        return os.open(place, flags & ~os.O_PATH | os.O_CLOEXEC), flags
+        return os.open(place, flags & ~os.O_PATH | os.O_CLOEXEC)
 
     def _place_to_see(self, asked: _Asked, path: str, *, follow: bool) -> str:
         """Where to look instead of a path: where that is the same, the kernel may."""
@@ -287,16 +276,14 @@ class _Asked:
     """A request, with what lies in the memory of its process."""
 
     def __init__(self, request: Request, memory: int, overlay: Overlay) -> None:
-        self._request, self._memory, self._overlay = request, memory, overlay
+        self.request, self._memory, self._overlay = request, memory, overlay
         #: Whether its path starts at a folder that only shows what is visible at another one.
         self.starts_in_store = False
         self.call = CALLS[request.number]
         at = self.call.flags
         self.flags = 0 if at < 0 else at if at == NO_FOLLOW else self._argument(at) & 0xFFFFFFFF
-
-    @property
-    def thread(self) -> int:
-        return self._request.process
+        if self.call.does == "creat":
+            self.flags = os.O_CREAT | os.O_WRONLY | os.O_TRUNC
 
     @property
     def mode(self) -> int:
@@ -304,19 +291,13 @@ class _Asked:
 
     def masked_mode(self) -> int:
         """What is left of a mode by the process's umask."""
-        text = _read(f"/proc/{self._request.process}/status")
+        text = _read(f"/proc/{self.request.process}/status")
         umask = int(text.partition(b"\nUmask:")[2].split(maxsplit=1)[0], 8)
         return self.mode & 0xFFFFFFFF & ~umask
 
-    def open_flags(self) -> tuple[int, int]:
-        """Flags and mode of a call that opens."""
-        if self.call.does == "creat":
-            self.flags = os.O_CREAT | os.O_WRONLY | os.O_TRUNC
-        return self.flags, self.masked_mode() if self.flags & os.O_CREAT else 0
-
     def program(self) -> str:
         """What the user calls it; a fork of this process runs the script."""
-        words = [_read(f"/proc/{process}/cmdline") for process in (self._request.process, "self")]
+        words = [_read(f"/proc/{process}/cmdline") for process in (self.request.process, "self")]
         if words[0] == words[1]:
             return "the script"
         return os.fsdecode(os.path.basename(words[0].split(b"\0")[0]))
@@ -350,9 +331,9 @@ class _Asked:
 
     def _absolute(self, position: int, folder: int) -> str:
         text = self._text(position)
-        for own in ("/proc/self/", "/dev/fd/"):
+        for own, place in (("/proc/self/", ""), ("/dev/fd/", "fd/")):
             if text.startswith(own):
-                return f"/proc/{self.thread}/{'fd/' if 'fd' in own else ''}{text[len(own) :]}"
+                return f"/proc/{self.request.process}/{place}{text.removeprefix(own)}"
         if text.startswith("/"):
             return text
         if not text:
@@ -371,7 +352,7 @@ class _Asked:
         return path
 
     def _link(self, name: str) -> str:
-        place = os.readlink(f"/proc/{self._request.process}/{name}")
+        place = os.readlink(f"/proc/{self.request.process}/{name}")
         visible = self._overlay.visible_of(place)
         self.starts_in_store |= visible != place
         return visible
@@ -379,7 +360,7 @@ class _Asked:
     # -- memory -----------------------------------------------------------------------------------
 
     def _argument(self, position: int) -> int:
-        return self._request.arguments[position]
+        return self.request.arguments[position]
 
     def _text(self, position: int) -> str:
         try:
@@ -391,7 +372,7 @@ class _Asked:
     def redo(self, place: str) -> int:
         """Does the call at another path: what it returns. What it fills goes to the process's
         memory."""
-        call, arguments = self.call, [ctypes.c_long(value) for value in self._request.arguments]
+        call, arguments = self.call, list[object](self.request.arguments)
         if call.path < 0:
             os.chmod(place, self.mode)
             return 0
@@ -402,10 +383,8 @@ class _Asked:
             data[call.result] = bytes(_PATH_BYTES)
         buffers = {at: ctypes.create_string_buffer(value) for at, value in data.items()}
         for at, buffer in buffers.items():
-            arguments[at] = ctypes.c_long(ctypes.addressof(buffer))
-        returned = int(_LIBC.syscall(ctypes.c_long(self._request.number), *arguments))
-        if returned < 0:
-            raise OSError(ctypes.get_errno(), place)
+            arguments[at] = buffer
+        returned = system_call(self.request.number, *arguments)
         if call.result >= 0:
             size = returned or (_STATX_BYTES if call.result == 4 else _STAT_BYTES)
             os.pwrite(self._memory, buffers[call.result].raw[:size], self._argument(call.result))

@@ -11,18 +11,19 @@ is covered by itself there, and the rest is read-only.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import re
 import stat
+import struct
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
 from neusight.fake_cuda.overlay.open_handles import open_for_writing, reopen
 from neusight.fake_cuda.store.changes import is_in
-from neusight.integrations.program.guard.layers import Layers
+from neusight.integrations.program.guard.layers import add_layer
+from neusight.integrations.program.guard.system_calls import system_call
 
 __all__ = ["enter_view", "reopen_inherited"]
 
@@ -31,8 +32,6 @@ _NEWNS, _NEWUSER = 0x00020000, 0x10000000
 _RDONLY, _REMOUNT, _BIND, _REC, _PRIVATE = 1, 1 << 5, 1 << 12, 1 << 14, 1 << 18
 _DETACH = 2
 _CAPABILITY_VERSION_3 = 0x20080522
-#: The system call's number on x86-64 and on all newer architectures.
-_PIVOT_ROOT = 155 if os.uname().machine == "x86_64" else 41
 
 #: Not files: devices, processes, and what services keep while they run.
 _SYSTEM = ("/dev", "/proc", "/sys", "/run")
@@ -74,7 +73,7 @@ def enter_view(store: str, kept: Iterable[str]) -> None:
     is_privileged = _unshare()
     _mount("none", "/", "", _REC | _PRIVATE)
     opened = {path: _opened(path) for path in (store, *kept)}
-    layers = Layers(f"/proc/self/fd/{opened[store]}")
+    layers = f"/proc/self/fd/{opened[store]}"
     kept_at = {path: opened[path] for path in kept}
     try:
         if is_privileged:
@@ -93,12 +92,11 @@ def enter_view(store: str, kept: Iterable[str]) -> None:
 
 def _unshare() -> bool:
     """Enters a mount namespace of its own; whether with the right to mount that it had before."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.unshare(_NEWNS) == 0:
+    with suppress(OSError):
+        _call("unshare", _NEWNS)
         return True
     user, group = os.geteuid(), os.getegid()
-    if libc.unshare(_NEWNS | _NEWUSER) != 0:
-        raise _error("unshare")
+    _call("unshare", _NEWNS | _NEWUSER)
     for name, text in (
         ("setgroups", "deny"),
         ("uid_map", f"{user} {user} 1"),
@@ -127,8 +125,9 @@ def _require_writable(folder: str) -> None:
 # -- with the right to mount ---------------------------------------------------------------------
 
 
-def _enter_new_root(layers: Layers, kept: Mapping[str, int]) -> None:
-    root = layers.root
+def _enter_new_root(layers: str, kept: Mapping[str, int]) -> None:
+    root = f"{layers}/root"
+    os.mkdir(root)
     _overlay(layers, "/", root)
     for mount in _mounts():
         if mount.path == "/" or _is_system(mount.path):
@@ -140,14 +139,11 @@ def _enter_new_root(layers: Layers, kept: Mapping[str, int]) -> None:
             _mount(path, root + path, "", _BIND | _REC)
     _bind_kept(root, kept)
     os.chdir(root)
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.syscall(ctypes.c_long(_PIVOT_ROOT), b".", b".") != 0:
-        raise _error("pivot_root")
-    if libc.umount2(b".", _DETACH) != 0:
-        raise _error("umount")
+    _call("pivot_root", b".", b".")
+    _call("umount2", b".", _DETACH)
 
 
-def _copy_mount(layers: Layers, mount: _Mount, target: str) -> None:
+def _copy_mount(layers: str, mount: _Mount, target: str) -> None:
     """What is mounted below `/`, mounted on the new root as well."""
     if mount.is_covered and os.path.isdir(mount.path):
         try:
@@ -164,7 +160,7 @@ def _copy_mount(layers: Layers, mount: _Mount, target: str) -> None:
 # -- as an ordinary user -------------------------------------------------------------------------
 
 
-def _cover_folders(layers: Layers, kept: Mapping[str, int]) -> None:
+def _cover_folders(layers: str, kept: Mapping[str, int]) -> None:
     mounts = {mount.path: mount for mount in _mounts()}
     split: list[str] = []
     _cover(layers, "/", mounts, split)
@@ -174,7 +170,7 @@ def _cover_folders(layers: Layers, kept: Mapping[str, int]) -> None:
     _drop_capabilities()
 
 
-def _cover(layers: Layers, folder: str, mounts: Mapping[str, _Mount], split: list[str]) -> None:
+def _cover(layers: str, folder: str, mounts: Mapping[str, _Mount], split: list[str]) -> None:
     """Covers a folder, or those in it where something is mounted below; mounts of which only parts
     are covered go to `split`."""
     mount = mounts.get(folder)
@@ -198,19 +194,17 @@ def _cover(layers: Layers, folder: str, mounts: Mapping[str, _Mount], split: lis
 
 def _drop_capabilities() -> None:
     """The rights that the user namespace gave: the modes of the user's own files hold again."""
-    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
-    if ctypes.CDLL(None, use_errno=True).capset(header, (ctypes.c_uint32 * 6)()) != 0:
-        raise _error("capset")
+    _call("capset", struct.pack("II", _CAPABILITY_VERSION_3, 0), bytes(24))
 
 
 # -- mounts --------------------------------------------------------------------------------------
 
 
-def _overlay(layers: Layers, folder: str, target: str) -> None:
+def _overlay(layers: str, folder: str, target: str) -> None:
     """Mounts a copy-on-write view of `folder` on `target`; paths go by descriptor, so that a colon
     or comma in one separates nothing."""
     status = os.stat(folder)
-    upper, work = layers.add(folder)
+    upper, work = add_layer(layers, folder)
     mode = stat.S_IMODE(status.st_mode)
     os.chmod(upper, mode if os.access(folder, os.W_OK) else mode & ~0o222)
     with suppress(OSError):
@@ -267,13 +261,15 @@ def _opened(path: str) -> int:
 
 def _mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
     words = (os.fsencode(word) for word in (source, target, kind))
-    if ctypes.CDLL(None, use_errno=True).mount(*words, flags, data.encode()) != 0:
-        raise _error(f"mount {kind or 'bind'} on {target}")
+    _call("mount", *words, flags, data.encode(), what=f"mount {kind or 'bind'} on {target}")
 
 
-def _error(what: str) -> OSError:
-    number = ctypes.get_errno()
-    return OSError(number, f"{what}: {os.strerror(number)}")
+def _call(name: str, *arguments: object, what: str = "") -> None:
+    """Its error says what was called."""
+    try:
+        system_call(name, *arguments)
+    except OSError as error:
+        raise OSError(error.errno, f"{what or name}: {error.strerror}") from None
 
 
 # -- descriptors ---------------------------------------------------------------------------------

@@ -85,17 +85,12 @@ class Overlay:
         self, path: Any, dir_fd: int | None = None, *, follow: bool = False
     ) -> str:
         visible = self.visible(path, dir_fd, follow=follow)
-        folder = os.path.dirname(visible)
-        watch = self.store.watch
-        if watch is not None and not self.is_left_alone(visible) and self._is_users(folder):
-            watch.touch(folder)
+        if self.store.watch is not None and not self.is_left_alone(visible):
+            folder = os.path.dirname(visible)
+            # Others use the temporary folder too, and what is new is nobody's yet.
+            if folder != self._temporary and not self.store.is_made(folder):
+                self.store.watch.touch(folder)
         return visible
-
-    def _is_users(self, folder: str) -> bool:
-        """Whether a change in it is to be reported: others use the temporary folder too."""
-        return not (
-            folder == self._temporary or self.store.is_made(folder) or self.is_left_alone(folder)
-        )
 
     def _visible_of_descriptor(self, descriptor: int) -> str:
         return self.visible_of(self.true.readlink(f"/proc/self/fd/{descriptor}"))
@@ -159,7 +154,7 @@ class Overlay:
             if place is None or status is None:
                 if not flags & os.O_CREAT:
                     raise self._absent(visible)
-                return self._create(visible, flags, mode)
+                return int(self._make(visible, lambda path: self._opened(path, flags, mode)))
             if is_exclusive:
                 raise _error(errno.EEXIST, visible)
             if stat.S_ISREG(status.st_mode):
@@ -172,13 +167,6 @@ class Overlay:
 
     def _opened(self, path: Any, flags: int, mode: int, *, dir_fd: int | None = None) -> int:
         return self.true.open(path, flags, mode, dir_fd=dir_fd)  # type: ignore[no-any-return]
-
-    def _create(self, visible: str, flags: int, mode: int) -> int:
-        self._require_folder_of(visible)
-        if not self.store.is_free(visible):
-            return self._opened(self.store.own_place(visible), flags, mode)
-        with self.store.making(visible):
-            return self._opened(visible, flags, mode)
 
     def _require_folder_of(self, visible: str) -> None:
         if not self.store.is_folder(os.path.dirname(visible)):
@@ -197,21 +185,18 @@ class Overlay:
             above = os.path.dirname(above)
         return missing(visible) if self.store.is_folder(above) else _error(errno.ENOTDIR, visible)
 
-    def library_place(self, path: Any, *, keeps_open: bool = False) -> str:
-        """Where a C library is to write instead of `path`: something new at the path itself; a
-        private copy where it keeps the file open, of what is new as well."""
-        visible = self._visible_to_change(path, follow=True)
-        if self.is_left_alone(visible):
+    def library_place(self, path: Any, *, empty: bool = True) -> str:
+        """Where a C library is to write instead of `path`: something new at the path itself, else
+        a private copy, with the content unless it is to be `empty`."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_TRUNC if empty else 0)
+        try:
+            opened = self.open(path, flags, 0o666)
+        except LeftAloneError:
             return os.fsdecode(path)
-        with self.store.changing():
-            if keeps_open:
-                return self.store.private(visible)
-            if self.store.lstat(visible) is None:
-                os.close(self._create(visible, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o666))
-            place = self.store.locate(visible)
-            if place is not None and self.store.is_new(place):
-                return place.path
-            return self.store.private(visible, empty=True)
+        try:
+            return str(self.true.readlink(f"/proc/self/fd/{opened}"))
+        finally:
+            os.close(opened)
 
     def note_written(self, place: str) -> None:
         """A C library is done with a place: it may have put another file there."""
@@ -274,13 +259,12 @@ class Overlay:
     def _make_folder(self, visible: str, mode: int) -> None:
         self._make(visible, lambda place: self.true.mkdir(place, mode), is_folder=True)
 
-    def _make(self, visible: str, make: Callable[[str], None], *, is_folder: bool = False) -> None:
+    def _make(self, visible: str, make: Callable[[str], Any], *, is_folder: bool = False) -> Any:
         self._require_free(visible)
-        if self.store.is_free(visible):
-            with self.store.making(visible, is_folder=is_folder):
-                make(visible)
-        else:
-            make(self.store.own_place(visible))
+        if not self.store.is_free(visible):
+            return make(self.store.own_place(visible))
+        with self.store.making(visible, is_folder=is_folder):
+            return make(visible)
 
     def _require_free(self, visible: str) -> None:
         if self.store.lstat(visible) is not None:
@@ -366,7 +350,6 @@ class Overlay:
         if self.store.is_new(place) and self.store.is_free(target):
             self.true.rename(source, target)
             self.store.record_moved(source, target)
-            self.store.move_entries(source, target)
             return
         if stat.S_ISDIR(status.st_mode):
             if self.store.lstat(target) is None:

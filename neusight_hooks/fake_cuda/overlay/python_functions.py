@@ -6,6 +6,7 @@ import builtins
 import functools
 import io
 import os
+import stat
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -39,6 +40,9 @@ _NOT_RETRIED = (
     "mknod", "readlink", "remove", "rename", "replace", "rmdir", "scandir", "stat", "symlink",
     "truncate", "unlink", "utime",
 )  # fmt: skip
+
+#: Arguments of `open` after its mode, the opener the last of them.
+_ARGUMENTS_TO_OPENER = 6
 
 #: Sets in `os` of functions that take a descriptor or do not follow links.
 _ABILITIES = (
@@ -142,8 +146,8 @@ def _functions(overlay: Overlay) -> dict[str, Callable[..., Any]]:
         "chdir": overlay.chdir,
         "getcwd": overlay.working_folder,
         "getcwdb": lambda: os.fsencode(overlay.working_folder()),
-        "listdir": _listdir(overlay),
-        "scandir": _scandir(overlay),
+        "listdir": _listing(overlay, true.listdir, lambda folder, names: names),
+        "scandir": _listing(overlay, true.scandir, _Scan),
         "fchmod": lambda fd, mode: os.chmod(fd, mode),
         "fchown": lambda fd, uid, gid: os.chown(fd, uid, gid),
     }
@@ -182,31 +186,24 @@ def _may_access(access: Callable[..., bool]) -> Callable[..., bool]:
 # -- folders -------------------------------------------------------------------------------------
 
 
-def _listdir(overlay: Overlay) -> Callable[..., Any]:
-    def listdir(path: Any = None) -> Any:
-        names = overlay.names_in("." if path is None else path)
-        return overlay.true.listdir(path) if names is None else names
+def _listing(
+    overlay: Overlay, original: Callable[..., Any], made_of: Callable[[Any, list[Any]], Any]
+) -> Callable[..., Any]:
+    """`original`, which lists a folder; what is listed otherwise is made of its names."""
 
-    return listdir
-
-
-def _scandir(overlay: Overlay) -> Callable[..., Any]:
-    def scandir(path: Any = None) -> Any:
+    def listed(path: Any = None) -> Any:
         folder = "." if path is None else path
         names = overlay.names_in(folder)
-        return overlay.true.scandir(path) if names is None else _Scan(folder, names)
+        return original(path) if names is None else made_of(folder, names)
 
-    return scandir
+    return listed
 
 
-class _Scan:
+class _Scan(Iterator[Any]):
     """What os.scandir returns, of a folder that shows something else than really stands there."""
 
     def __init__(self, folder: Any, names: list[Any]) -> None:
         self._entries = iter([_ScannedEntry(folder, name) for name in names])
-
-    def __iter__(self) -> Iterator[_ScannedEntry]:
-        return self._entries
 
     def __next__(self) -> _ScannedEntry:
         return next(self._entries)
@@ -236,25 +233,22 @@ class _ScannedEntry:
         return self.stat(follow_symlinks=False).st_ino
 
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:
-        return self._is("S_ISDIR", follow_symlinks)
+        return self._is(stat.S_ISDIR, follow_symlinks)
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:
-        return self._is("S_ISREG", follow_symlinks)
+        return self._is(stat.S_ISREG, follow_symlinks)
 
     def is_symlink(self) -> bool:
-        return self._is("S_ISLNK", False)
+        return self._is(stat.S_ISLNK, False)
 
     def is_junction(self) -> bool:
         return False
 
-    def _is(self, kind: str, follow_symlinks: bool) -> bool:
-        import stat
-
+    def _is(self, is_kind: Callable[[int], bool], follow_symlinks: bool) -> bool:
         try:
-            mode = self.stat(follow_symlinks=follow_symlinks).st_mode
+            return is_kind(self.stat(follow_symlinks=follow_symlinks).st_mode)
         except FileNotFoundError:
             return False
-        return bool(getattr(stat, kind)(mode))
 
     def __fspath__(self) -> Any:
         return self.path
@@ -263,30 +257,20 @@ class _ScannedEntry:
         return f"<DirEntry {self.name!r}>"
 
 
-os.PathLike.register(_ScannedEntry)
-
-
 # -- opening -------------------------------------------------------------------------------------
 
 
 def _open_function(overlay: Overlay, original: Callable[..., Any]) -> Callable[..., Any]:
     opener_of_overlay = _opener(overlay)
 
-    def open_file(
-        file: Any,
-        mode: Any = "r",
-        buffering: int = -1,
-        encoding: Any = None,
-        errors: Any = None,
-        newline: Any = None,
-        closefd: bool = True,
-        opener: Any = None,
-    ) -> Any:
+    def open_file(file: Any, mode: Any = "r", *args: Any, opener: Any = None, **kwargs: Any) -> Any:
+        if len(args) == _ARGUMENTS_TO_OPENER:
+            args, opener = args[:-1], args[-1]
         if opener is None and not isinstance(file, int):
             is_read = isinstance(mode, str) and not set("wax+") & set(mode)
             if not (is_read and overlay.store.is_untouched):
                 opener = opener_of_overlay
-        return original(file, mode, buffering, encoding, errors, newline, closefd, opener)
+        return original(file, mode, *args, opener=opener, **kwargs)
 
     return open_file
 

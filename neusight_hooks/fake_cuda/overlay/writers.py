@@ -17,26 +17,12 @@ __all__ = ["install_writers"]
 
 def install_writers(patches: Patches, overlay: Overlay) -> None:
     """What these libraries would write over a file of the user's goes to a private copy."""
-    for name, patch in _BY_MODULE.items():
-        when_imported(patches, name, functools.partial(_apply, patch, patches, overlay))
-
-
-def _apply(
-    patch: Callable[[Patches, Overlay, Any], None], patches: Patches, overlay: Overlay, module: Any
-) -> None:
-    patch(patches, overlay, module)
+    for name, patch in (("torch", _patch_torch), ("safetensors", _patch_safetensors)):
+        when_imported(patches, name, functools.partial(patch, patches, overlay))
 
 
 def _is_path(value: object) -> bool:
     return isinstance(value, (str, bytes, os.PathLike))
-
-
-def _replace_kept(patches: Patches, name: str, original: object, new: object) -> None:
-    """Exchanges what modules keep under the name under which it was made."""
-    for module in list(sys.modules.values()):
-        names = getattr(module, "__dict__", {})
-        if names.get(name) is original:
-            patches.set(module, name, new)
 
 
 def _at_place(
@@ -83,7 +69,7 @@ def _mapping(overlay: Overlay, original: Callable[..., Any]) -> Callable[..., An
     def map_file(filename: Any, shared: Any = False, *args: Any, **kwargs: Any) -> Any:
         if overlay.is_open and _is_path(filename):
             if shared:
-                filename = overlay.library_place(filename, keeps_open=True)
+                filename = overlay.library_place(filename, empty=False)
             else:
                 filename = overlay.found(filename)
         return original(os.fspath(filename), shared, *args, **kwargs)
@@ -112,10 +98,6 @@ def _patch_safetensors(patches: Patches, overlay: Overlay, module: Any) -> None:
     for name, position, writes in (("serialize_file", 1, True), ("safe_open", 0, False)):
         original = getattr(module, name)
         replacement = _at_place(overlay, original, position, writes=writes)
-        _replace_kept(patches, name, original, replacement)
-
-
-_BY_MODULE: dict[str, Callable[[Patches, Overlay, Any], None]] = {
-    "torch": _patch_torch,
-    "safetensors": _patch_safetensors,
-}
+        for holder in list(sys.modules.values()):
+            if getattr(holder, "__dict__", {}).get(name) is original:
+                patches.set(holder, name, replacement)

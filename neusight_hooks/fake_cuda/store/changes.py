@@ -27,6 +27,14 @@ _TEMPORARY = ("/tmp", "/var/tmp")
 REMOVED = "removed-by-the-script.txt"
 
 
+#: Whether it is new, and whether removed -> what became of it.
+_WRITTEN = {
+    (False, False): "went to a temporary place, not over your files",
+    (True, False): "was new and is removed at the end",
+}
+_REMOVED = (False, True)
+
+
 class Change(NamedTuple):
     """A path that differs from what really stands there; `source` has the content of a file."""
 
@@ -38,20 +46,15 @@ class Change(NamedTuple):
 
 def summary_of(changes: Iterable[Change]) -> str:
     """What became of the script's files, in a line; empty where it wrote none."""
-    parts, found = [], list(changes)
-    for words, kind in (
-        ("went to a temporary place, not over your files", (False, False)),
-        ("was new and is removed at the end", (True, False)),
-    ):
-        paths = [one.path for one in found if (one.is_new, one.is_removed) == kind]
-        if paths:
-            parts.append(f"{words} (first: {_shown(paths[0])})")
-    removed = [one.path for one in found if one.is_removed]
-    stated = []
-    if parts:
-        stated.append(f"what the script wrote {' or '.join(parts)}")
-    if removed:
-        stated.append(f"what it removed still stands there (first: {_shown(removed[0])})")
+    first: dict[tuple[bool, bool], str] = {}
+    for one in changes:
+        first.setdefault((one.is_new, one.is_removed), _shown(one.path))
+    written = [
+        f"{words} (first: {first[kind]})" for kind, words in _WRITTEN.items() if kind in first
+    ]
+    stated = [f"what the script wrote {' or '.join(written)}"] if written else []
+    if _REMOVED in first:
+        stated.append(f"what it removed still stands there (first: {first[_REMOVED]})")
     if not stated:
         return ""
     return (
@@ -110,25 +113,18 @@ def _take(source: str, target: str, store: str) -> None:
     kind = stat.S_IFMT(os.lstat(source).st_mode)
     if kind not in (stat.S_IFREG, stat.S_IFLNK):
         return  # a pipe, a socket
-    if not (is_in(source, store) and _is_renamed(source, target)):
-        try:
+    try:
+        if is_in(source, store):
+            shutil.move(source, target)
+        else:
             shutil.copy2(source, target, follow_symlinks=False)
-        except OSError:
-            with suppress(OSError):
-                os.unlink(target)
-            raise
+    except OSError:
+        with suppress(OSError):
+            os.unlink(target)
+        raise
     for name in os.listxattr(target, follow_symlinks=False):
         if name.startswith(ATTRIBUTES):
             os.removexattr(target, name, follow_symlinks=False)
-
-
-def _is_renamed(source: str, target: str) -> bool:
-    """Whether a file could be moved as it is: not to another file system."""
-    try:
-        os.rename(source, target)
-    except OSError:
-        return False
-    return True
 
 
 def is_in(path: str, folder: str) -> bool:

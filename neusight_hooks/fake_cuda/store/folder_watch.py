@@ -27,19 +27,16 @@ _Seen = tuple[int, ...]
 class FolderWatch:
     """Remembers folders when they are first touched, and names what differs in them later.
 
-    Made before anything is patched: it keeps the true functions. `limit` is the most entries of a
-    folder that are remembered.
+    Made before anything is patched: it keeps the true functions.
     """
 
-    def __init__(self, *, limit: int = MAX_ENTRIES, max_folders: int = MAX_FOLDERS) -> None:
-        self._limit = limit
-        self._max_folders = max_folders
-        self._scandir, self._join = os.scandir, os.path.join
+    def __init__(self) -> None:
+        self._scandir = os.scandir
         self._folders: dict[str, dict[str, _Seen] | None] = {}
 
     def touch(self, folder: str) -> None:
         """Remembers the folder's direct entries, at the first call for it."""
-        if folder not in self._folders and len(self._folders) < self._max_folders:
+        if folder not in self._folders and len(self._folders) < MAX_FOLDERS:
             self._folders[folder] = self._look(folder)
 
     def changes(self, expected: Collection[str] = ()) -> list[str]:
@@ -51,7 +48,7 @@ class FolderWatch:
                 continue
             names = [name for name in before.keys() | after.keys()
                      if before.get(name) != after.get(name)]  # fmt: skip
-            found += [self._join(folder, name) for name in names if not name.endswith(_BY_PYTHON)]
+            found += [os.path.join(folder, name) for name in names if not name.endswith(_BY_PYTHON)]
         return sorted(set(found) - set(expected))
 
     def _look(self, folder: str) -> dict[str, _Seen] | None:
@@ -59,7 +56,7 @@ class FolderWatch:
         found: dict[str, _Seen] = {}
         with suppress(OSError), self._scandir(folder) as entries:
             for entry in entries:
-                if len(found) >= self._limit:
+                if len(found) >= MAX_ENTRIES:
                     return None
                 with suppress(OSError):  # gone between the two calls
                     found[entry.name] = _seen(entry)

@@ -13,17 +13,9 @@ from contextlib import suppress
 from functools import partial
 
 __all__ = [
-    "BEING_MADE",
-    "MADE",
-    "OWNER",
-    "STORE_PREFIX",
-    "TRANSPARENT",
-    "made_paths",
-    "own",
-    "remove_leftovers",
-    "remove_made",
-    "remove_tree",
-]
+    "BEING_MADE", "MADE", "OWNER", "STORE_PREFIX", "TRANSPARENT", "open_up", "own",
+    "remove_leftovers", "remove_made", "remove_tree",
+]  # fmt: skip
 
 #: How the name of a store's folder begins.
 STORE_PREFIX = "neusight-"
@@ -35,8 +27,8 @@ MADE = "made"
 #: Mode of folders in it that only lead to marks.
 TRANSPARENT = stat.S_ISVTX | 0o700
 
-#: Device and inode of what the run was about to make where nothing stood.
-BEING_MADE = (0, 0)
+#: The mark of what the run was about to make where nothing stood; later it has device and inode.
+BEING_MADE = "0 0"
 
 #: What a run writes to a new file comes a moment after it is marked: a second, so that no other
 #: program's write, after the run was killed, is taken for its own.
@@ -61,9 +53,10 @@ def remove_leftovers(parent: str) -> list[str]:
             descriptor = os.open(os.path.join(folder, OWNER), os.O_RDWR | os.O_CLOEXEC)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if _is_alive(int(os.read(descriptor, 20))):
+                if os.path.exists(f"/proc/{int(os.read(descriptor, 20))}"):
                     continue
-                remove_made(folder, partial(_is_of_run, _last_write_ns(folder)))
+                marked = max((mark.st_mtime_ns for _, mark in _made_paths(folder)), default=0)
+                remove_made(folder, partial(_is_of_run, marked + _AFTER_THE_MARK_NS))
                 remove_tree(folder)
                 removed.append(folder)
             finally:
@@ -80,15 +73,16 @@ def remove_tree(folder: str) -> None:
     Never raises."""
     for place, names, _ in os.walk(folder):
         for name in names:
-            path = os.path.join(place, name)
-            if not os.path.islink(path):
-                with suppress(OSError):
-                    os.chmod(path, 0o700)
+            open_up(os.path.join(place, name))
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _is_alive(pid: int) -> bool:
-    return os.path.exists(f"/proc/{pid}")
+def open_up(folder: str) -> None:
+    """Lets this user into a folder of the run's that the script has shut. Never raises."""
+    with suppress(OSError):
+        is_folder = stat.S_ISDIR(os.lstat(folder).st_mode)
+        if is_folder and not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+            os.chmod(folder, 0o700)
 
 
 def _own_entries(parent: str, is_kind: Callable[[int], bool]) -> Iterator[str]:
@@ -108,47 +102,33 @@ def _own_entries(parent: str, is_kind: Callable[[int], bool]) -> Iterator[str]:
 def remove_made(folder: str, is_ours: Callable[[str, os.stat_result], bool]) -> None:
     """Removes what the run of the store in `folder` made elsewhere, if it is still the same and
     `is_ours` of its path and status. Never raises."""
-    for path, mark in reversed(list(made_paths(folder))):
+    made = list(_made_paths(folder))
+    for path, _ in made:
+        open_up(path)
+    for path, mark in reversed(made):
         with suppress(OSError):
             status = os.lstat(path)
             if not is_ours(path, status):
                 continue
             if stat.S_ISDIR(mark.st_mode):
                 os.rmdir(path)  # what another program put there stays
-            elif _identity(f"{folder}/{MADE}{path}") in (
-                BEING_MADE,
-                (status.st_dev, status.st_ino),
-            ):
+                continue
+            with open(f"{folder}/{MADE}{path}") as file:
+                is_same = file.read() in (BEING_MADE, f"{status.st_dev} {status.st_ino}")
+            if is_same:
                 os.unlink(path)
 
 
-def made_paths(folder: str) -> Iterator[tuple[str, os.stat_result]]:
-    """What the run of a store made, folders before what is in them, and the status of its mark:
-    a folder where it is one."""
-    yield from _marks_below(f"{folder}/{MADE}", "")
-
-
-def _marks_below(folder: str, path: str) -> Iterator[tuple[str, os.stat_result]]:
+def _made_paths(folder: str, path: str = "") -> Iterator[tuple[str, os.stat_result]]:
+    """What the run of a store made below a path, folders before what is in them, and the status of
+    its mark: a folder where it is one."""
     with suppress(OSError):
-        for name in sorted(os.listdir(folder)):
-            mark, below = f"{folder}/{name}", f"{path}/{name}"
-            status = os.lstat(mark)
+        for name in sorted(os.listdir(f"{folder}/{MADE}{path}")):
+            below = f"{path}/{name}"
+            status = os.lstat(f"{folder}/{MADE}{below}")
             if not (stat.S_ISDIR(status.st_mode) and stat.S_IMODE(status.st_mode) == TRANSPARENT):
                 yield below, status
-            yield from _marks_below(mark, below)
-
-
-def _identity(mark: str) -> tuple[int, int] | None:
-    """Device and inode of a new file; none in a mark of which half is written."""
-    with open(mark) as file:
-        numbers = file.read().split()
-    return (int(numbers[0]), int(numbers[1])) if len(numbers) == 2 else None
-
-
-def _last_write_ns(folder: str) -> int:
-    """When the run last made something, or began to."""
-    marks = [status.st_mtime_ns for _, status in made_paths(folder)]
-    return max(marks, default=0) + _AFTER_THE_MARK_NS
+            yield from _made_paths(folder, below)
 
 
 def _is_of_run(last_ns: int, path: str, status: os.stat_result) -> bool:

@@ -22,9 +22,9 @@ _CHUNK_BYTES = 2**24
 
 def copy_privately(
     true: SimpleNamespace, path: str, source: str, target: str, *, empty: bool
-) -> os.stat_result:
+) -> None:
     """Copies the file at `source` to the new path `target`, with its mode and times, without its
-    content where it is to be `empty`; the status of `source`.
+    content where it is to be `empty`.
 
     `true` has the functions of `os`; `path` is the name in errors. OSError where it is larger than
     MAX_COPY_BYTES and no blocks can be shared, or the disk is full: nothing is left at `target`.
@@ -45,7 +45,6 @@ def copy_privately(
     finally:
         os.close(opened)
     true.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
-    return status  # type: ignore[no-any-return]
 
 
 def _copy_content(path: str, source: int, target: int, size: int, place: str) -> None:

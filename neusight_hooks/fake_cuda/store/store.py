@@ -28,6 +28,7 @@ from neusight.fake_cuda.store.leftovers import (
     OWNER,
     STORE_PREFIX,
     TRANSPARENT,
+    open_up,
     own,
     remove_made,
     remove_tree,
@@ -263,19 +264,11 @@ class Store:
             raise missing(path)
         own = self._files + path.rstrip("/")
         is_shown = place.path == own
-        if is_shown and (self.is_hidden(path) or self._status(path) is None):
-            names = {}
-        else:
-            names = dict.fromkeys(self.true.listdir(path if is_shown else place.path))
-            for name in self._names(self._hidden + path):
-                if self.is_hidden(os.path.join(path, name)):
-                    names.pop(name, None)
-        for name in self._names(own):
-            if self.lstat(os.path.join(path, name)) is None:
-                names.pop(name, None)
-            else:
-                names[name] = None
-        return list(names)
+        is_new = is_shown and (self.is_hidden(path) or self._status(path) is None)
+        names = [] if is_new else self.true.listdir(path if is_shown else place.path)
+        changed = dict.fromkeys((*self._names(own), *self._names(self._hidden + path)))
+        seen = [name for name in changed if self.lstat(os.path.join(path, name)) is not None]
+        return [*(name for name in names if name not in changed), *seen]
 
     def _names(self, folder: str) -> list[str]:
         status = self._status(folder)
@@ -304,7 +297,14 @@ class Store:
             if name not in names:
                 remove_tree(f"{folder}/{name}")
         for name in names:
-            self._stand_for(os.path.join(path, name), f"{folder}/{name}")
+            real, at = os.path.join(path, name), f"{folder}/{name}"
+            status = self._status(real)
+            if status is None or self._status(at) is not None:
+                continue
+            if stat.S_ISDIR(status.st_mode):
+                self.true.mkdir(at, TRANSPARENT)
+            else:
+                self._refer(at, real, status)
         return folder
 
     def _really_has(self, path: str, names: list[str]) -> bool:
@@ -314,15 +314,6 @@ class Store:
         below = [f"{path}/{name}" for name in self._names(self._files + path)]
         pairs = [(self.lstat(one), self._status(one)) for one in below]
         return all(a and b and stat.S_IFMT(a.st_mode) == stat.S_IFMT(b.st_mode) for a, b in pairs)
-
-    def _stand_for(self, path: str, at: str) -> None:
-        status = self._status(path)
-        if status is None or self._status(at) is not None:
-            return
-        if stat.S_ISDIR(status.st_mode):
-            self.true.mkdir(at, TRANSPARENT)
-        else:
-            self._refer(at, path, status)
 
     # -- changes ----------------------------------------------------------------------------------
 
@@ -357,7 +348,7 @@ class Store:
             return
         at = self._led_to(self._hidden, path)
         self._remove(at)
-        os.close(self.true.open(at, _NEW_FILE, 0o600))
+        self._write(at, b"")
 
     def show(self, path: str, place: Place) -> None:
         """From now on what lies at `place` is visible at `path`; what is the run's own moves."""
@@ -381,20 +372,16 @@ class Store:
         """What is shown at a place is what really stands at `path`."""
         if stat.S_ISLNK(status.st_mode):
             self.true.symlink(self.true.readlink(path), at)
-            return
-        opened = self.true.open(at, _NEW_FILE, _REFERENCE_MODE)
+        else:
+            self._write(at, _REFERENCE + os.fsencode(path), _REFERENCE_MODE)
+
+    def _write(self, at: str, data: bytes, mode: int = 0o600) -> None:
+        opened = self.true.open(at, _NEW_FILE, mode)
         try:
-            os.write(opened, _REFERENCE + os.fsencode(path))
-            self.true.fchmod(opened, _REFERENCE_MODE)
+            os.write(opened, data)
+            self.true.fchmod(opened, mode)
         finally:
             os.close(opened)
-
-    def move_entries(self, source: str, target: str) -> None:
-        """What is shown below `source` is shown below `target`, where its folder now stands."""
-        self.forget(target)
-        at = self._files + source
-        if self._status(at) is not None:
-            self.true.rename(at, self._led_to(self._files, target))
 
     def private_folder(self, path: str) -> str:
         """A folder in the store with the mode and times of the one that is visible at `path`."""
@@ -440,12 +427,8 @@ class Store:
         """Inside, the run makes what will stand at `path`, where nothing does: that is recorded
         first, so that a run that is killed meanwhile leaves nothing behind."""
         self.forget(path)
-        at = self._led_to(self._made, path)
-        self._remove(at)
-        if is_folder:
-            self.true.mkdir(at, 0o700)
-        else:
-            self._write_mark(at, BEING_MADE)
+        self.record_removed(path)
+        self._mark(path, None if is_folder else BEING_MADE)
         try:
             yield
             if not is_folder:
@@ -457,43 +440,39 @@ class Store:
     def record_made(self, path: str) -> None:
         """The run made what stands at `path`."""
         status = self.true.lstat(path)
+        is_folder = stat.S_ISDIR(status.st_mode)
+        self._mark(path, None if is_folder else f"{status.st_dev} {status.st_ino}")
+
+    def _mark(self, path: str, text: str | None) -> None:
+        """With a text for a file, or none for a folder."""
         at = self._led_to(self._made, path)
         own = self._status(at)
-        if stat.S_ISDIR(status.st_mode):
-            if own is None:
-                self.true.mkdir(at, 0o700)
-        elif own is None or not stat.S_ISDIR(own.st_mode):
-            self._write_mark(at, (status.st_dev, status.st_ino))
-
-    def _write_mark(self, at: str, identity: tuple[int, int]) -> None:
-        opened = self.true.open(at, _NEW_FILE, 0o600)
-        os.write(opened, b"%d %d" % identity)
-        os.close(opened)
+        if text is None and own is None:
+            self.true.mkdir(at, 0o700)
+        elif text is not None and (own is None or not stat.S_ISDIR(own.st_mode)):
+            self._write(at, text.encode())
 
     def record_removed(self, path: str) -> None:
         """What the run made at `path` and below stands there no longer."""
         self._remove(self._made + path)
 
     def record_moved(self, source: str, target: str) -> None:
-        """What the run made at `source` and below stands at `target` now."""
-        self.record_removed(target)
-        at = self._made + source
-        if self._status(at) is None:  # part of a new folder
+        """What the run made at `source` stands at `target` now, with all that is shown below it."""
+        for tree in (self._made, self._files):
+            self._remove(tree + target)
+            if self._status(tree + source) is not None:
+                self.true.rename(tree + source, self._led_to(tree, target))
+        if self._status(self._made + target) is None:  # it was part of a new folder
             self.record_made(target)
-        else:
-            self.true.rename(at, self._led_to(self._made, target))
 
     # -- the end ----------------------------------------------------------------------------------
-
-    @property
-    def is_owner(self) -> bool:
-        """Whether this process made the store."""
-        return os.getpid() == self._owner
 
     def changes(self, folder: str = "") -> Iterator[Change]:
         """Every path below a folder at which something else was visible than stood there before;
         what other programs put into a folder that the run made is in it."""
         trees = (self._files, self._hidden, self._made, *[""] * self.is_made(folder))
+        for tree in trees:
+            open_up(tree + folder)
         for name in sorted({name for tree in trees for name in self._names(tree + folder)}):
             path = f"{folder}/{name}"
             place, status, stands = self.locate(path), self.lstat(path), self.stands(path)
@@ -516,7 +495,7 @@ class Store:
 
         Only in the process that made the store: others leave it alone.
         """
-        if self.is_owner:
+        if os.getpid() == self._owner:
             with signals_held():
                 self._close(keep)
 

@@ -58,7 +58,6 @@ def test_without_supervision_it_says_what_is_missing_and_what_would_help(
         pytest.skip("this kernel has no Landlock")
     monkeypatch.setenv(FILES_VARIABLE, "overlay")
     monkeypatch.setattr(guarded_process, "why_unsupervised", lambda: "Invalid argument")
-    monkeypatch.setattr(doctor, "why_unsupervised", lambda: "Invalid argument")
 
     found = doctor._EXAMINATIONS["your files"]("your files")
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from guarded_files import standing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -110,19 +111,6 @@ def tree() -> dict[str, Any]:
     return seen
 
 
-def truth(folder: Path) -> dict[str, Any]:
-    """What really stands in a folder, to the inode and nanosecond."""
-    found: dict[str, Any] = {}
-    for place in [folder, *sorted(folder.rglob("*"))]:
-        status = place.lstat()
-        is_file = stat.S_ISREG(status.st_mode)
-        times = status.st_mtime_ns if is_file else None
-        content = place.read_bytes() if is_file else None
-        name = str(place.relative_to(folder))
-        found[name] = (status.st_mode, status.st_ino, status.st_nlink, times, content)
-    return found
-
-
 @contextlib.contextmanager
 def overlaid(store: Store) -> Iterator[Overlay]:
     overlay, patches = Overlay(store), Patches()
@@ -152,7 +140,7 @@ def test_it_does_what_the_file_system_does_and_leaves_all_as_it_was(
         for folder in (real, shown):
             folder.mkdir(parents=True)
             furnish(folder)
-        before = truth(shown.parent)
+        before = standing(shown.parent)
         expected = run(actions, real)
         store = Store.create(parent=place)
 
@@ -161,5 +149,5 @@ def test_it_does_what_the_file_system_does_and_leaves_all_as_it_was(
         store.close()
 
         assert seen == expected
-        assert truth(shown.parent) == before
+        assert standing(shown.parent) == before
         assert sorted(os.listdir(place)) == ["real", "shown"]

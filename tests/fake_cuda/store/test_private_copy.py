@@ -13,10 +13,8 @@ import pytest
 from neusight.fake_cuda.store.private_copy import MAX_COPY_BYTES, copy_privately
 
 
-def copied(source: Path, target: Path, *, empty: bool = False) -> os.stat_result:
-    return copy_privately(
-        SimpleNamespace(**vars(os)), "as given", str(source), str(target), empty=empty
-    )
+def copied(source: Path, target: Path, *, empty: bool = False) -> None:
+    copy_privately(SimpleNamespace(**vars(os)), "as given", str(source), str(target), empty=empty)
 
 
 def test_a_copy_has_content_mode_and_times(tmp_path: Path) -> None:

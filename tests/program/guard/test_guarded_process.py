@@ -17,19 +17,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from guarded_files import GUARDS, guard_by, work_in
 
 from neusight.fake_cuda.store.leftovers import remove_leftovers
 from neusight.integrations.cli.main import main
 from neusight.integrations.program.guard.guarded_process import (
-    FILES_VARIABLE,
     Terminated,
     checked_keep_folder,
     ending_on_sigterm,
     in_guarded_process,
     is_guarded,
-    why_no_view,
 )
-from neusight.integrations.program.guard.landlock import is_available
 from neusight.integrations.program.guard.results import UnknownResultError
 from neusight.interrupts import RELAY
 from neusight.predictors.errors import OptionError
@@ -37,35 +35,22 @@ from warm_python import run_python
 
 WORDS = ("train.py",)
 
-HAS_VIEW = why_no_view() == ""
-in_view = pytest.mark.skipif(not HAS_VIEW, reason="this machine refuses a view of the file system")
-
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with a file in it, and a temporary folder of one's own."""
-    (tmp_path / "home").mkdir()
-    (tmp_path / "tmp").mkdir()
-    (tmp_path / "home" / "mine.txt").write_text("mine")
-    monkeypatch.chdir(tmp_path / "home")
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    return tmp_path / "home"
+    return work_in(tmp_path, monkeypatch)
 
 
 @pytest.fixture
-def overlay(monkeypatch: pytest.MonkeyPatch) -> None:
+def fallback(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where the kernel refuses a view of the file system."""
-    if not is_available():
-        pytest.skip("this kernel has no Landlock of ABI 2 or later")
-    monkeypatch.setenv(FILES_VARIABLE, "overlay")
+    guard_by("fallback", monkeypatch)
 
 
-@pytest.fixture(params=[pytest.param("view", marks=in_view), "overlay"])
-def either(request: pytest.FixtureRequest) -> str:
+@pytest.fixture(params=GUARDS)
+def either(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways to keep the user's files as they are."""
-    if request.param == "overlay":
-        request.getfixturevalue("overlay")
+    guard_by(request.param, monkeypatch)
     return str(request.param)
 
 
@@ -179,7 +164,7 @@ def test_a_script_that_closes_every_descriptor_still_tells(home: Path, either: s
 
 
 def test_what_stands_stays_and_what_is_new_goes_but_from_caches(
-    home: Path, overlay: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    home: Path, fallback: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "given").mkdir()
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
@@ -202,7 +187,7 @@ def test_what_stands_stays_and_what_is_new_goes_but_from_caches(
     assert {name for name, folder in places.items() if (folder / "file").exists()} == {"hub"}
 
 
-def test_what_is_refused_is_listed_with_its_program(home: Path, overlay: None) -> None:
+def test_what_is_refused_is_listed_with_its_program(home: Path, fallback: None) -> None:
     def work(store: Any) -> tuple[list[int], int]:
         python = f'{sys.executable} -S -c \'import os; os.setxattr("folder", "user.k", b"v")\''
         lines = ("chmod 700 folder", "touch folder", python)
@@ -236,7 +221,7 @@ def test_caches_that_stay_empty_are_not_left_behind(
 
 
 def test_what_any_program_makes_is_there_meanwhile_and_is_kept_where_asked(
-    home: Path, overlay: None
+    home: Path, fallback: None
 ) -> None:
     def work(store: Any) -> str:
         subprocess.run("mkdir a; echo words > a/new.txt; mv a b", shell=True, check=True)
@@ -312,7 +297,7 @@ def neusight(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
 
 
 MANY = """
-import atexit, ctypes, json, os, subprocess, sys, tempfile, threading
+import atexit, json, subprocess, sys, tempfile, threading
 import neusight, torch
 from neusight.predictors import Kernel
 from torch.utils.data import DataLoader
@@ -322,12 +307,6 @@ def tell():
     with open("said.json", "w") as file:
         json.dump(said, file)
 atexit.register(tell)
-
-def stopped(name, way):
-    try:
-        said[name] = "stopped" if way() else "done"
-    except Exception as error:
-        said[name] = "stopped"
 
 @torch.library.custom_op("many::double", mutates_args=())
 def double(x: torch.Tensor) -> torch.Tensor:
@@ -351,19 +330,6 @@ def main():
     said["asked"] = input("name? ")
     said["name"] = __name__
     said["arguments"] = sys.argv[1:]
-    libc = ctypes.CDLL(None)
-    stopped("rm", lambda: subprocess.run(["rm", "mine.txt"], capture_output=True).returncode)
-    stopped("shell", lambda: os.system("echo x >> mine.txt"))
-    stopped("C open", lambda: libc.open(b"mine.txt", os.O_WRONLY | os.O_TRUNC) < 0)
-    stopped("C unlink", lambda: libc.unlink(b"mine.txt") < 0)
-    stopped("C rename", lambda: libc.rename(b"data.db", b"yours.db") < 0)
-    stopped("attributes", lambda: os.setxattr("mine.txt", "user.key", b"value"))
-    try:
-        from pyarrow import fs
-    except ImportError:
-        said["arrow"] = "done"
-    else:
-        stopped("arrow", lambda: fs.LocalFileSystem().open_output_stream("mine.txt").close())
     with tempfile.NamedTemporaryFile() as file:
         said["temporary"] = subprocess.run(["touch", file.name]).returncode
     for context in ("fork", "spawn"):
@@ -385,14 +351,9 @@ if __name__ == "__main__":
 
 @pytest.mark.slow
 def test_a_script_does_as_ever_and_nothing_that_stood_there_changes(
-    home: Path, overlay: None
+    home: Path, fallback: None
 ) -> None:
-    import sqlite3
-
     (home / "many.py").write_text(MANY)
-    with contextlib.closing(sqlite3.connect(home / "data.db")) as connection:
-        connection.execute("create table t (x)")
-        connection.commit()
     before = {path.name: path.read_bytes() for path in home.iterdir()}
 
     done = neusight(
@@ -407,15 +368,13 @@ def test_a_script_does_as_ever_and_nothing_that_stood_there_changes(
     assert json.loads(after.pop("o.json"))["unmapped"] == []
     assert after == before
     assert json.loads((home / "kept" / "said.json").read_text()) == {
-        **dict.fromkeys(("rm", "shell", "C open", "C unlink", "C rename", "arrow"), "done"),
-        "attributes": "stopped",
         "asked": "Ada", "name": "__main__", "arguments": ["--lr", "1"], "temporary": 0,
         "fork": 18.0, "spawn": 18.0, "product": 300.0, "thread": 3.0,
     }  # fmt: skip
     assert left_in_temporary(home) == []
 
 
-def test_an_error_that_the_guard_made_says_so(home: Path, overlay: None) -> None:
+def test_an_error_that_the_guard_made_says_so(home: Path, fallback: None) -> None:
     (home / "train.py").write_text(
         "import ctypes, torch\ntorch.ones(3, device='cuda') + 1\n"
         "libc = ctypes.CDLL(None, use_errno=True)\n"
@@ -515,7 +474,7 @@ def test_what_a_killed_run_leaves_goes_at_the_next_start(home: Path, either: str
 
     assert select.select([watched], [], [], 60)[0] == [watched]  # the script does not outlive it
     os.close(watched)
-    assert (home / "new.txt").exists() == (either == "overlay")
+    assert (home / "new.txt").exists() == (either == "fallback")
     [store] = left_in_temporary(home)
 
     assert remove_leftovers(str(home.parent / "tmp")) == [str(home.parent / "tmp" / store)]

@@ -6,17 +6,11 @@ import os
 import random
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
+from guarded_files import GUARDS, guard_by, standing
 
-from neusight.integrations.program.guard.guarded_process import (
-    FILES_VARIABLE,
-    in_guarded_process,
-    why_no_view,
-)
-from neusight.integrations.program.guard.landlock import is_available
-from neusight.integrations.program.guard.supervisor import why_unsupervised
+from neusight.integrations.program.guard.guarded_process import in_guarded_process
 
 PATHS = ("a", "b", "link", "hard", "d", "d/x", "d/e", "d/e/z", "n", "n/m", "to_d/x")
 LINES = (
@@ -43,16 +37,6 @@ def furnish(folder: Path) -> None:
     (folder / "to_d").symlink_to("d")
 
 
-def standing(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for path in sorted(folder.rglob("*")):
-        status = path.lstat()
-        is_file = path.is_file() and not path.is_symlink()
-        content = (path.read_bytes(), status.st_mtime_ns) if is_file else None
-        found[str(path)] = (status.st_mode, status.st_ino, status.st_nlink, content)
-    return found
-
-
 def outcomes(lines: list[str], folder: Path) -> list[str]:
     """What programs print, and what can be seen after each of them."""
     return [
@@ -64,16 +48,13 @@ def outcomes(lines: list[str], folder: Path) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["view", "fallback"])
+@pytest.mark.parametrize("mode", GUARDS)
 def test_it_is_as_without_a_guard(
     mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if mode == "view" and (why_no_view() or os.geteuid() != 0):
-        pytest.skip("no view here, or one in which hard links are two files")
-    if mode == "fallback":
-        if not is_available() or why_unsupervised():
-            pytest.skip("no Landlock, or no supervision of system calls")
-        monkeypatch.setenv(FILES_VARIABLE, "overlay")
+    if mode == "view" and os.geteuid() != 0:
+        pytest.skip("a view in which hard links are two files")
+    guard_by(mode, monkeypatch)
     monkeypatch.chdir(tmp_path)
     generator = random.Random(26)
     runs = {

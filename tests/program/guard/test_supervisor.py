@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 import ctypes
 import os
 import shutil
 import struct
 import subprocess
 import tempfile
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from guarded_files import NOBODY, become_nobody, guard_by, in_fork, standing
 
 from neusight.integrations.program.guard import guarded_process, supervisor
 from neusight.integrations.program.guard.guarded_process import (
@@ -22,13 +21,12 @@ from neusight.integrations.program.guard.guarded_process import (
     files_text,
     in_guarded_process,
 )
-from neusight.integrations.program.guard.landlock import is_available
 from neusight.integrations.program.guard.supervisor import why_unsupervised
 
-pytestmark = pytest.mark.skipif(
-    not is_available() or why_unsupervised() != "",
-    reason=f"no Landlock, or no supervision of system calls: {why_unsupervised()}",
-)
+
+@pytest.fixture(autouse=True)
+def fallback(monkeypatch: pytest.MonkeyPatch) -> None:
+    guard_by("fallback", monkeypatch)
 
 
 @pytest.fixture
@@ -39,7 +37,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]
     for name in ("a", "b", "folder/c"):
         (home / name).write_text(name)
     monkeypatch.chdir(home)
-    monkeypatch.setenv(FILES_VARIABLE, "overlay")
     before = standing(home)
 
     def run(line: str) -> str:
@@ -54,15 +51,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]
         return str(answer)
 
     return run
-
-
-def standing(folder: Path) -> dict[str, Any]:
-    found = {}
-    for path in sorted(folder.rglob("*")):
-        status = path.stat()
-        content = path.read_bytes() if path.is_file() else b""
-        found[str(path)] = (status.st_mode, status.st_ino, status.st_nlink, content)
-    return found
 
 
 @pytest.mark.parametrize(
@@ -139,7 +127,6 @@ def test_where_the_kernel_refuses_it_is_said(monkeypatch: pytest.MonkeyPatch) ->
         raise OSError(16, "Device or resource busy")
 
     monkeypatch.setattr(supervisor, "install_filter", refuse)
-    monkeypatch.setenv(FILES_VARIABLE, "overlay")
 
     assert why_unsupervised() == "Device or resource busy"
     assert files_text("overlay", is_guarded=True).startswith(
@@ -182,7 +169,6 @@ def test_deep_folders_of_the_users_are_removed_from_sight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(FILES_VARIABLE, "overlay")
     for name in ("1", "2"):
         (tmp_path / "a/b/c/d/e/f/g/h" / name / "i").mkdir(parents=True)
         (tmp_path / "a/b/c" / name).mkdir()
@@ -214,36 +200,27 @@ def test_an_ordinary_user_is_supervised_as_well(monkeypatch: pytest.MonkeyPatch)
         pytest.skip("the other tests are an ordinary user's already")
     guarded_process._load()  # what nobody may perhaps not read
     monkeypatch.setattr(guarded_process, "_load", lambda: None)
-    nobody = 65534
     place = tempfile.mkdtemp(dir="/tmp")
-    os.chown(place, nobody, nobody)
     monkeypatch.chdir(place)
     monkeypatch.setenv("TMPDIR", place)
     monkeypatch.setenv("HOME", place)
-    monkeypatch.setenv(FILES_VARIABLE, "overlay")
     monkeypatch.setattr(tempfile, "tempdir", None)
     Path("a").write_text("a")
-    os.chown("a", nobody, nobody)
-    reading, writing = os.pipe()
-    if os.fork() == 0:
-        try:
-            os.setgroups([])
-            os.setgid(nobody)
-            os.setuid(nobody)
-            ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # dumpable, as after a login
-            line = ["sh", "-c", "echo x >> a; echo n > new; cat a new; chmod 600 a; stat -c %a a"]
-            ended = in_guarded_process(lambda store: subprocess.check_output(line), ["script.py"])
-            os.write(writing, ended.answer or b"")
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as file:
-        answer = file.read()
-    os.wait()
+    for path in (place, "a"):
+        os.chown(path, NOBODY, NOBODY)
+    line = (
+        "echo x >> a; echo n > new; cat a new; chmod 600 a; stat -c %a a; mkdir -p shut/in; "
+        "echo s > shut/in/s; chmod 0 shut/in shut; cat shut/in/s; ls shut; echo $?"
+    )
 
-    assert answer == b"ax\nn\n600\n"
+    def work() -> Any:
+        become_nobody()
+        run = ["sh", "-c", line]
+        return in_guarded_process(lambda store: subprocess.check_output(run), ["script.py"]).answer
+
+    answer = in_fork(work)
+
+    assert answer == b"ax\nn\n600\n2\n"
     assert [path.name for path in Path(place).iterdir()] == ["a"]
     assert Path("a").read_text() == "a" and Path("a").stat().st_mode & 0o777 == 0o644
     shutil.rmtree(place)
@@ -278,24 +255,16 @@ def test_in_a_container_with_the_default_profile_the_fallback_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(FILES_VARIABLE, raising=False)
+    monkeypatch.delenv(FILES_VARIABLE)
     Path("a").write_text("a")
-    reading, writing = os.pipe()
-    if os.fork() == 0:
-        try:
-            enter_docker()
-            line = ["sh", "-c", "echo x >> a; cat a"]
-            ended = in_guarded_process(lambda store: subprocess.check_output(line), ["script.py"])
-            reported = files_text("overlay", is_guarded=True)
-            os.write(writing, repr((ended.has_view, ended.answer, reported)).encode())
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as file:
-        has_view, answer, reported = ast.literal_eval(file.read())
-    os.wait()
+
+    def work() -> Any:
+        enter_docker()
+        line = ["sh", "-c", "echo x >> a; cat a"]
+        ended = in_guarded_process(lambda store: subprocess.check_output(line), ["script.py"])
+        return ended.has_view, ended.answer, files_text("overlay", is_guarded=True)
+
+    has_view, answer, reported = in_fork(work)
 
     assert (has_view, answer) == (False, b"ax\n")
     assert reported.startswith("guarded by the overlay, and by the kernel behind it (Landlock")

@@ -2,53 +2,36 @@
 
 from __future__ import annotations
 
-import ast
 import ctypes
 import os
 import subprocess
 import sys
-import tempfile
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from guarded_files import GUARDS, guard_by, in_fork, work_in
 
-from neusight.integrations.program.guard.guarded_process import (
-    FILES_VARIABLE,
-    in_guarded_process,
-    why_no_view,
-)
-from neusight.integrations.program.guard.landlock import is_available
+from neusight.integrations.program.guard.guarded_process import in_guarded_process
 
-HAS_VIEW = why_no_view() == ""
-needs_view = pytest.mark.skipif(not HAS_VIEW, reason="this machine refuses a view of its files")
 may_mount = pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
 _NEW_MOUNTS = 0x00020000
 
 
-@pytest.fixture(params=[pytest.param("view", marks=needs_view), "fallback"], autouse=True)
+@pytest.fixture(params=GUARDS, autouse=True)
 def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """What keeps the files as they are."""
-    if request.param == "fallback":
-        if not is_available():
-            pytest.skip("this kernel has no Landlock of ABI 2 or later")
-        monkeypatch.setenv(FILES_VARIABLE, "overlay")
+    guard_by(request.param, monkeypatch)
     return str(request.param)
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with a file in it, and a temporary folder of one's own."""
-    for name in ("home", "tmp", "outside"):
-        (tmp_path / name).mkdir()
-    for path in (tmp_path / "home" / "mine.txt", tmp_path / "outside" / "theirs.txt"):
-        path.write_text("old")
-    monkeypatch.chdir(tmp_path / "home")
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    return tmp_path / "home"
+    """A working directory, with another folder beside it."""
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "theirs.txt").write_text("theirs")
+    return work_in(tmp_path, monkeypatch)
 
 
 def shell(line: str) -> Callable[[Any], str]:
@@ -67,23 +50,14 @@ def guarded(line: str) -> Any:
 def with_mounts(lines: str, action: Callable[[], Any]) -> Any:
     """What an action returns in a process where these lines of shell mounted what nobody else
     sees."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            assert ctypes.CDLL(None).unshare(_NEW_MOUNTS) == 0
-            subprocess.run(f"set -e; mount --make-rprivate /; {lines}", shell=True, check=True)
-            os.chdir(Path.cwd())  # into what is mounted there now
-            os.write(writing, repr(action()).encode())
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as file:
-        answer = file.read()
-    os.waitpid(child, 0)
-    return ast.literal_eval(answer)
+
+    def run() -> object:
+        assert ctypes.CDLL(None).unshare(_NEW_MOUNTS) == 0
+        subprocess.run(f"set -e; mount --make-rprivate /; {lines}", shell=True, check=True)
+        os.chdir(Path.cwd())  # into what is mounted there now
+        return action()
+
+    return in_fork(run)
 
 
 @may_mount
@@ -121,7 +95,7 @@ def test_a_read_only_working_directory_can_be_read(home: Path) -> None:
 
     answer = with_mounts(lines, lambda: guarded("cat mine.txt; echo x > new").answer)
 
-    assert answer == "oldbash: line 1: new: Read-only file system\n"
+    assert answer == "minebash: line 1: new: Read-only file system\n"
 
 
 @may_mount
@@ -133,7 +107,7 @@ def test_what_is_mounted_below_is_kept_as_it_is_too(home: Path) -> None:
         answer = guarded("echo new >> data/theirs.txt; cat data/theirs.txt").answer
         return answer, Path("data/theirs.txt").read_text()
 
-    assert with_mounts(lines, work) == ("oldnew\n", "old")
+    assert with_mounts(lines, work) == ("theirsnew\n", "theirs")
 
 
 def test_links_out_of_and_into_the_folder_lead_to_what_was_written(home: Path) -> None:
@@ -148,8 +122,9 @@ def test_links_out_of_and_into_the_folder_lead_to_what_was_written(home: Path) -
         "rm file; ls"
     ).answer
 
-    assert answer == "old1\n2\nold3\n4\nmine.txt\nout\n"
-    assert [path.read_text() for path in (home / "mine.txt", outside / "theirs.txt")] == ["old"] * 2
+    assert answer == "theirs1\n2\nmine3\n4\nmine.txt\nout\n"
+    assert (home / "mine.txt").read_text() == "mine"
+    assert (outside / "theirs.txt").read_text() == "theirs"
     assert (home / "file").is_symlink() and not (outside / "new").exists()
 
 
@@ -175,9 +150,9 @@ def test_two_runs_in_one_folder_at_once_do_not_see_each_other(home: Path) -> Non
 
     outputs = [run.communicate("\n")[0] for run in runs]
 
-    assert [output.split()[0] for output in outputs] == ["old0", "old1"]
+    assert [output.split()[0] for output in outputs] == ["mine0", "mine1"]
     assert [output.split()[1:2] for output in outputs] == [["new-0"], ["new-1"]]
-    assert (home / "mine.txt").read_text() == "old"
+    assert (home / "mine.txt").read_text() == "mine"
     assert [path.name for path in home.iterdir()] == ["mine.txt"]
 
 
@@ -208,8 +183,8 @@ def test_a_command_works_without_home_or_terminal(variables: dict[str, str], hom
     )  # fmt: skip
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("oldnew\n")
-    assert (home / "mine.txt").read_text() == "old"
+    assert done.stdout.startswith("minenew\n")
+    assert (home / "mine.txt").read_text() == "mine"
 
 
 @may_mount

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
-import hashlib
 import os
 import shutil
 import sqlite3
-import stat
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -16,18 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from guarded_files import NOBODY, become_nobody, in_fork, standing
 
 from neusight.fake_cuda.store.changes import REMOVED, Change, keep, summary_of
 from neusight.fake_cuda.store.leftovers import remove_tree
 from neusight.integrations.program.guard.guarded_process import why_no_view
-from neusight.integrations.program.guard.layers import Layers
+from neusight.integrations.program.guard.layers import changes_in
 from neusight.integrations.program.guard.view import enter_view
 
 pytestmark = pytest.mark.skipif(why_no_view() != "", reason=f"no view here: {why_no_view()}")
-
-#: The user and group `nobody` of every Linux.
-NOBODY = 65534
-_PR_SET_DUMPABLE = 4
 
 
 @pytest.fixture(params=["as this user", "as an ordinary one"])
@@ -46,7 +40,7 @@ def place(user: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(dir="/tmp"))
     folder.chmod(0o755)
     here = folder / "here"
-    for path in (here, here / "dir", here / "sub", here / "empty", folder / "store" / "real"):
+    for path in (here, here / "dir", here / "sub", here / "empty", folder / "store"):
         path.mkdir(parents=True)
     contents = {
         "a.txt": "a", "old.txt": "old", "gone.txt": "gone", "dir/d": "d", "sub/s": "s",
@@ -67,42 +61,20 @@ def place(user: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     remove_tree(str(folder))
 
 
-def standing(folder: Path) -> dict[str, Any]:
-    """All that can be seen of what stands in a folder; reading it changes its atime alone."""
-    found = {}
-    for path in (folder, *sorted(folder.rglob("*"))):
-        status = path.lstat()
-        data = path.read_bytes() if stat.S_ISREG(status.st_mode) else b""
-        names = os.listxattr(path, follow_symlinks=False)
-        times = (status.st_mtime_ns, status.st_ctime_ns)
-        digest = hashlib.sha256(data).hexdigest()
-        found[str(path)] = (status.st_mode, status.st_uid, status.st_ino, times, names, digest)
-    return found
+def in_view(work: Callable[[], object], place: Path, user: int, *kept: str) -> Any:
+    """What `work` returns, or the error that it raises in words, in a view."""
 
+    def run() -> object:
+        close_others(place)
+        if user != os.geteuid():
+            become_nobody()
+        try:
+            enter_view(f"{place}/store", kept)
+        except OSError as error:
+            return str(error)
+        return work()
 
-def in_view(work: Callable[[], object], place: Path, user: int, *kept: str) -> str:
-    """What `work` returns, or raises, in a view."""
-    store = place / "store"
-    child = os.fork()
-    if child == 0:
-        try:
-            close_others(place)
-            if user != os.geteuid():
-                os.setgroups([])
-                os.setgid(user)
-                os.setuid(user)
-                ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
-            enter_view(str(store), [f"{store}/real", *kept])
-            text = repr(work())
-        except BaseException as error:
-            text = f"{type(error).__name__}: {error}"
-        try:
-            (store / "real" / "answer").write_text(text)
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
-    answer = store / "real" / "answer"
-    return answer.read_text() if answer.exists() else "no answer"
+    return in_fork(run)
 
 
 def close_others(place: Path) -> None:
@@ -110,7 +82,7 @@ def close_others(place: Path) -> None:
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError):
             path = os.readlink(f"/proc/self/fd/{name}")
-            if int(name) > 2 and not path.startswith(str(place)):
+            if int(name) > 2 and path.startswith("/") and not path.startswith(str(place)):
                 os.close(int(name))
 
 
@@ -129,7 +101,7 @@ echo z >> link
 
 def test_all_that_programs_do_is_seen_inside_and_changes_nothing(place: Path, user: int) -> None:
     here = place / "here"
-    before = standing(here)
+    before = standing(here, with_folder_times=True)
 
     def work() -> Any:
         assert shell(MANY) == ""
@@ -146,12 +118,12 @@ def test_all_that_programs_do_is_seen_inside_and_changes_nothing(place: Path, us
 
     seen = in_view(work, place, user)
 
-    assert seen == repr((
+    assert seen == (
         sorted(["a.txt", "b.txt", "colon:comma,.txt", "dir2", "empty", "link", "locked", "old.txt",
                 "pipe", "runs.db", "second", "shut.txt", "sub"]),
         "amore\nz\n", b"v", "0o100600", 978307200.0, ["n"], "dx\n", [(1,)], True, True,
-    ))  # fmt: skip
-    assert standing(here) == before
+    )  # fmt: skip
+    assert standing(here, with_folder_times=True) == before
 
 
 def test_what_was_written_is_told_and_kept(place: Path, user: int) -> None:
@@ -160,18 +132,18 @@ def test_what_was_written_is_told_and_kept(place: Path, user: int) -> None:
 
     in_view(lambda: shell(MANY), place, user)
 
-    layers = Layers(str(place / "store"))
-    changes = {one.path.removeprefix(f"{here}/"): one for one in layers.changes()}
+    store = str(place / "store")
+    changes = {one.path.removeprefix(f"{here}/"): one for one in changes_in(store)}
     assert all(isinstance(one, Change) for one in changes.values())
     assert {name for name, one in changes.items() if one.is_removed} == {"dir", "gone.txt", "sub/s"}
     assert {name for name, one in changes.items() if not one.is_new and not one.is_removed} == {
         "a.txt", "colon:comma,.txt", "old.txt",
     }  # fmt: skip
-    line = summary_of(layers.changes())
+    line = summary_of(changes_in(store))
     assert "over your files (first: a.txt)" in line
     assert "new and is removed at the end (first: b.txt)" in line
     assert "what it removed still stands there (first: dir)" in line
-    assert keep(layers.changes(), str(kept), store=str(place / "store")) == []
+    assert keep(changes_in(store), str(kept), store=store) == []
     found = {str(path.relative_to(kept)): path.read_text()
              for path in kept.rglob("*") if path.is_file()}  # fmt: skip
     assert found == {
@@ -188,7 +160,7 @@ def test_the_files_modes_hold_as_ever(place: Path, user: int) -> None:
 
     is_root = user == 0
 
-    assert in_view(work, place, user) == repr([True, is_root, is_root, is_root])
+    assert in_view(work, place, user) == [True, is_root, is_root, is_root]
 
 
 def test_folders_that_are_kept_are_real(place: Path, user: int) -> None:
@@ -197,7 +169,7 @@ def test_folders_that_are_kept_are_real(place: Path, user: int) -> None:
     in_view(lambda: (cache / "model").write_text("x"), place, user, str(cache))
 
     assert (cache / "model").read_text() == "x"
-    assert summary_of(Layers(str(place / "store")).changes()) == ""
+    assert summary_of(changes_in(str(place / "store"))) == ""
 
 
 def test_a_descriptor_that_was_open_before_writes_into_the_view(place: Path, user: int) -> None:
@@ -212,16 +184,15 @@ def test_a_descriptor_that_was_open_before_writes_into_the_view(place: Path, use
 
         seen = in_view(work, place, user)
 
-    assert seen == repr("a12")
+    assert seen == "a12"
     assert Path("a.txt").read_text() == "a1"
 
 
 def test_where_the_working_directory_cannot_be_covered_there_is_no_view(user: int) -> None:
     place = Path(tempfile.mkdtemp(dir="/dev/shm"))
     shutil.chown(place, user, user)
-    (place / "store" / "real").mkdir(parents=True)
-    for path in (place / "store", place / "store" / "real"):
-        os.chown(path, user, user)
+    (place / "store").mkdir()
+    os.chown(place / "store", user, user)
     before = os.getcwd()
     try:
         os.chdir(place)
@@ -230,7 +201,7 @@ def test_where_the_working_directory_cannot_be_covered_there_is_no_view(user: in
         os.chdir(before)
         remove_tree(str(place))
 
-    assert seen == f"OSError: [Errno 22] {place} is the machine's own"
+    assert seen == f"[Errno 22] {place} is the machine's own"
 
 
 def test_a_folder_of_a_group_that_is_not_the_users_own_is_refused(place: Path, user: int) -> None:
@@ -246,15 +217,15 @@ def test_a_folder_of_a_group_that_is_not_the_users_own_is_refused(place: Path, u
 def test_what_stood_there_keeps_its_mode_when_changes_are_told(place: Path, user: int) -> None:
     here = place / "here"
     (here / "to_dir").symlink_to("dir")
-    before = standing(here)
+    before = standing(here, with_folder_times=True)
     lines = "rm a.txt link to_dir; mkdir a.txt link to_dir; echo n > a.txt/n"
-    assert in_view(lambda: shell(lines), place, user) == "''"
+    assert in_view(lambda: shell(lines), place, user) == ""
 
-    changes = set(Layers(str(place / "store")).changes())
+    changes = set(changes_in(str(place / "store")))
 
     paths = {os.path.relpath(one.path, here) for one in changes}
     assert paths - {"a.txt", "link", "to_dir"} == {"a.txt/n"}
-    assert standing(here) == before
+    assert standing(here, with_folder_times=True) == before
 
 
 def test_nothing_of_a_large_folder_is_copied(place: Path, user: int) -> None:
