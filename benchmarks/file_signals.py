@@ -25,6 +25,10 @@ from pathlib import Path
 
 import torch
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from guarded_files import standing
+
 import neusight.fake_cuda.session  # noqa: F401  (so that forks have it)
 from neusight.integrations.cli.main import main as neusight_main
 from neusight.integrations.program.guard.forking import leave_exit_to_parent
@@ -98,18 +102,6 @@ def awaited(process: int) -> int | None:
     return None
 
 
-def state(folder: Path) -> dict[str, tuple[int, int, bytes]]:
-    return {
-        str(path.relative_to(folder)): (
-            path.stat().st_ino,
-            path.stat().st_mtime_ns,
-            path.read_bytes() if path.is_file() else b"",
-        )
-        for path in sorted(folder.rglob("*"))
-        if "__pycache__" not in path.parts
-    }  # fmt: skip
-
-
 def tried(
     place: Path, mode: str, moment_s: float, generator: random.Random, *, is_cold: bool
 ) -> str:
@@ -121,7 +113,7 @@ def tried(
     (folder / "notes.txt").write_text("precious")
     (folder / "log.csv").write_text("1,2\n")
     torch.save({"a": 1}, folder / "model.pt")
-    before = state(folder)
+    before = standing(folder)
     environment = {**os.environ, "TMPDIR": str(temporary), "PYTHONWARNINGS": "ignore"}
     if mode == "fallback":
         environment[FILES_VARIABLE] = "overlay"
@@ -139,7 +131,7 @@ def tried(
     if code not in EXPECTED:
         wrong.append(f"exit code {code}" if code is not None else "it did not end")
     wrong += [f"printed {word!r}" for word in FAULTS if word in output]
-    if state(folder) != before:
+    if standing(folder) != before:
         wrong.append("the folder differs")
     wrong += [f"left {path.name} in the temporary folder" for path in temporary.glob("neusight-*")]
     shutil.rmtree(place, ignore_errors=True)

@@ -16,12 +16,10 @@ import atexit
 import contextlib
 import csv
 import fcntl
-import hashlib
 import os
 import runpy
 import shutil
 import signal
-import stat
 import sys
 import tempfile
 import time
@@ -34,6 +32,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(Path(__file__).parent)]
 
 import torch  # noqa: E402
 from file_ways_of_packages import WAYS as OF_PACKAGES  # noqa: E402
+from guarded_files import standing  # noqa: E402
 
 import neusight  # noqa: E402
 import neusight.fake_cuda.session  # noqa: E402
@@ -44,33 +43,15 @@ from neusight.integrations.program.guard.guarded_process import FILES_VARIABLE  
 from user_files import (  # noqa: E402
     C_LIBRARIES,
     CHILDREN_AND_EXIT,
+    CUDA_WORK,
     MOVES_AND_REMOVALS,
     OTHERS,
+    PREAMBLE,
     PYTHON,
+    WORKER,
     furnish,
 )
 
-PREAMBLE = """
-import atexit, bz2, codecs, configparser, contextlib, csv, fileinput, glob, gzip, io, json, logging
-import logging.handlers, lzma, mmap, multiprocessing, os, pickle, shelve, shutil, sqlite3
-import subprocess, sys, tarfile, tempfile, threading, warnings, weakref, zipfile
-from pathlib import Path
-import numpy as np
-import torch
-
-class Twice(torch.nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * 2
-warnings.simplefilter("ignore")
-"""
-WORKER = """
-log = open('log.csv', 'a')
-
-def work():
-    open('notes.txt', 'a').write('child')
-    open('new.txt', 'w').write('n')
-"""
-CUDA_WORK = "if __name__ == '__main__': torch.ones(2, device='cuda')\n"
 SEEN = """
 print("SEEN", repr(sorted(seen) if type(seen) is list and all(type(s) is str for s in seen)
                    else seen).replace(os.getcwd(), "HERE"), flush=True)
@@ -106,26 +87,6 @@ def scripts() -> dict[str, str]:
             found[f"{group}: {name}"] = f"{PREAMBLE}CUDA\n{code}\n{SEEN}"
     for name, (code, _) in CHILDREN_AND_EXIT.items():
         found[f"child: {name}"] = f"{PREAMBLE}CUDA\n{code}\n"
-    return found
-
-
-def standing(folder: Path) -> dict[str, tuple[object, ...]]:
-    """All that stands below a folder: mode, inode, times, attributes and content."""
-    found: dict[str, tuple[object, ...]] = {}
-    for path in sorted(folder.rglob("*")):
-        if "__pycache__" in path.parts:
-            continue
-        status = path.lstat()
-        content, modified = "", status.st_mtime_ns
-        if path.is_symlink():
-            content = str(path.readlink())
-        elif stat.S_ISDIR(status.st_mode):
-            modified = 0
-        elif stat.S_ISREG(status.st_mode):
-            content = hashlib.sha256(path.read_bytes()).hexdigest()
-        attributes = os.listxattr(path, follow_symlinks=False)
-        name = str(path.relative_to(folder))
-        found[name] = (status.st_mode, status.st_ino, modified, content, *attributes)
     return found
 
 

@@ -5,7 +5,8 @@
 Each program trains a small model. One steady step of it is profiled on the CPU of this
 machine, and forecast on an H100 by the same code; the operators are paired by name, and by name
 with that of the operator around them. Differences of devices are left out: what an op calls inside,
-dropout (a kernel on a GPU), and how the kernels of attention and batch norm are called. --programs
+dropout (a kernel on a GPU), and how the kernels of attention and batch norm are called. Where a
+gradient is added in place is not known of tensors without data: `add_` may be `add`. --programs
 has public scripts (../shared/programs beside the checkout); what is not there, or needs a package
 that is not installed, is left out. Results with --update:
 results/operators_on_cpu.csv, a row a program; programs that were not run keep their rows.

@@ -1,6 +1,6 @@
 """What a recording costs: a command from cold to verdict, training steps, a trace; and a ratchet.
 
-    python benchmarks/recording_speed.py [command] [trace] [gpt2_large] [llama_8b] [--json FILE]
+    python benchmarks/recording_speed.py [NAME ...] [--json FILE]
     python benchmarks/recording_speed.py --update     stores better ratios; worse with --worse
 
 Seconds are CPU time (user and system, of all processes of a command), the best of several, so that
@@ -8,6 +8,7 @@ what else runs on the machine counts little. Each cost is kept as a ratio to oth
 it, which depends little on the machine: exit code 1 where one grew by more than the tolerance.
 
 - command: `neusight run` of GPT-2 small over `import torch, torch._dynamo` in a process of its own.
+- operators: the same command with --json, for which operators are recorded, over without.
 - trace: writing the trace of that forecast (60,000 events, gzipped) over reading it as JSON.
 - models: a step (first, and median of the repeated) over the same on meta tensors without neusight;
   with the seconds from the end of the block to its figures, and the peak resident memory.
@@ -154,6 +155,24 @@ def measure_command() -> dict[str, float]:
     }
 
 
+def measure_operators() -> dict[str, float]:
+    """With the operators that torch's dispatcher calls, and figures by them, beside without."""
+    script = str(ROOT / "examples" / "train_gpt2.py")
+    plain = [sys.executable, "-m", "neusight", "run", "--gpu", "H100"]
+    with tempfile.TemporaryDirectory() as folder:
+        recorded = [*plain, "--json", str(Path(folder) / "figures.json"), script]
+        pairs = [
+            (cpu_seconds(recorded, Path(folder)), cpu_seconds([*plain, script], Path(folder)))
+            for _ in range(RUNS)
+        ]
+    with_s, without_s = (min(seconds) for seconds in zip(*pairs, strict=True))
+    return {
+        "with_s": round(with_s, 2),
+        "without_s": round(without_s, 2),
+        "ratio_to_without": round(with_s / without_s, 2),
+    }
+
+
 def measure_trace() -> dict[str, float]:
     """Writing the trace of that forecast, beside reading it."""
     from neusight.forecast import Forecast
@@ -189,6 +208,8 @@ def measured(name: str) -> dict[str, float]:
     """A row; of a model, in a process of its own, whose memory is its own too."""
     if name == "command":
         return measure_command()
+    if name == "operators":
+        return measure_operators()
     if name == "trace":
         return measure_trace()
     command = [sys.executable, __file__, "--one", name]
@@ -219,7 +240,7 @@ def worse(now: dict[str, float], stored: dict[str, float]) -> list[str]:
 def main() -> int:
     """Prints a row each; 1 where one got worse."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    names = ("command", "trace", *MODELS)
+    names = ("command", "operators", "trace", *MODELS)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(names))
     parser.add_argument("--json", type=Path, help="write all figures there")
     parser.add_argument("--update", action="store_true", help="store the ratios")

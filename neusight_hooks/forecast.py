@@ -13,6 +13,7 @@ from neusight.failure import failure_of, ran_out
 from neusight.inference.generation import generation_of
 from neusight.inference.kv_cache import kv_bytes_per_token
 from neusight.inference.phases import Phases
+from neusight.inference.pipeline import Pipeline, pipeline_of
 from neusight.memory.placement import MemoryTimeline, memory_on
 from neusight.memory.spread import MemoryVerdict
 from neusight.output.batch import rate_notes
@@ -293,7 +294,7 @@ class Forecast:
     @property
     def memory_verdict(self) -> MemoryVerdict:
         """The same with what the peak may be off by: "fits", "close" or "does not fit"; "unknown"
-        of a profile that tells nothing of memory."""
+        of a profile that states nothing of memory."""
         return memory_verdict(self.recording, self.needs_most.memory)
 
     @property
@@ -329,6 +330,12 @@ class Forecast:
         return Phases(
             generation, kv_bytes_per_token(self.recording), self.gpu.memory_bytes - needed
         )
+
+    @cached_property
+    def pipeline(self) -> Pipeline | None:
+        """Of models that are called in turn, one of them in a loop (diffusion): the calls of each,
+        `latency_us` of all and `samples_per_s`. None where tokens are generated, or it trains."""
+        return None if self.phases is not None else pipeline_of(self.timeline)
 
     @property
     def coverage(self) -> dict[str, float]:
@@ -547,6 +554,7 @@ class Forecast:
             topology=self.topology,
             notes=_notes_of(self),
             phases=self.phases,
+            pipeline=self.pipeline,
         )
 
     def summary(self, *, changes: Sequence[str] = ()) -> str:

@@ -71,7 +71,8 @@ class SessionOptions:
 
     `stated` is what the user says of the program, for `Recording.options`. A loop that is recorded
     ends after `steady_steps` equal steps or `max_ops` ops (None: by itself). `compiles_models`
-    compiles the program's models, which it does not ask for itself. With `has_view` the process has
+    compiles the program's models, which it does not ask for itself. Without `with_operators` none
+    are recorded: nobody will look at them. With `has_view` the process has
     a copy-on-write view of the file system, so that it writes where it says. `link` leads from
     `rank` to those that run beside it; what waits for other processes in vain ends after `wait_s`
     seconds.
@@ -93,6 +94,7 @@ class SessionOptions:
     wait_s: float = 60.0
     stated: Mapping[str, str] = field(default_factory=dict)
     compiles_models: bool = False
+    with_operators: bool = True
 
     def __post_init__(self) -> None:
         if self.on_out_of_memory not in ("report", "raise"):
@@ -268,6 +270,7 @@ class Session:
             raise_out_of_memory=options.on_out_of_memory == "raise",
             virtual_time=options.virtual_time,
             compiles_models=options.compiles_models,
+            with_operators=options.with_operators,
             rank=options.rank,
             link=options.link,
             wait_s=options.wait_s,
@@ -316,7 +319,7 @@ class Session:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """Ops on the GPU and steps heard so far; may be asked from another thread."""
+        """Ops on the GPU and steps recorded so far; may be asked from another thread."""
         recorder = self._recorder
         if recorder is None:
             return 0, 0

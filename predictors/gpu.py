@@ -63,7 +63,7 @@ class GPU:
     same for GEMMs where it differs (0: it does not), `link_floor_us` the shortest collective over
     8 GPUs. `constants_origin` says what they were fitted on; where they are not measured they are a
     prior ("prior"). `gemm_utilization`, `fp32_gemm_utilization` and `sustained_factor` are 0 where
-    it was not measured them: then the power limit tells (`physics/power.py`).
+    it was not measured them: then the power limit decides (`physics/power.py`).
     """
 
     name: str

@@ -11,6 +11,7 @@ from torch import nn
 
 import neusight
 from neusight.recording.recording import OpCall
+from recorded_programs import entries_of
 
 #: Ops that are kept beside the fused kernels: extern calls of compiled code.
 _EXTERN = ("mm", "addmm", "bmm", "convolution", "convolution_backward")
@@ -74,12 +75,7 @@ def kernels_of(program: Callable[[], None]) -> list[str]:
     """What compiled code launches in the second step, in order."""
     with neusight.forecast_on("H100") as forecast:
         program()
-    ops = [
-        entry.signature.op.partition("::")[2]
-        for step in forecast.recording.steps
-        for entry in step.entries
-        if isinstance(entry, OpCall)
-    ]
+    ops = [entry.signature.op.partition("::")[2] for entry in entries_of(forecast, OpCall)]
     kept = [op for op in ops if op.startswith("triton_") or op in _EXTERN or "attention" in op]
     assert kept[: len(kept) // 2] == kept[len(kept) // 2 :]
     return kept[len(kept) // 2 :]

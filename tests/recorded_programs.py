@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 import neusight
-from neusight.recording.recording import Entry, OpCall
+from neusight.recording.recording import Entry, OpCall, Recording
+
+Kind = TypeVar("Kind", bound=Entry)
 
 
 class Block(nn.Module):
@@ -40,14 +43,25 @@ def invented(forecast: neusight.Forecast) -> str:
     return next((text for text in forecast.warnings if "invented" in text), "")
 
 
-def entries(program: Any, **options: Any) -> list[Entry]:
+def forecast_of(program: Callable[[], object], **options: Any) -> neusight.Forecast:
     with neusight.forecast_on("H100", **options) as forecast:
         program()
-    return [entry for step in forecast.recording.steps for entry in step.entries]
+    return forecast
+
+
+def entries_of(recorded: neusight.Forecast | Recording, kind: type[Kind]) -> list[Kind]:
+    """The entries of that kind of all steps, in order."""
+    recording = recorded if isinstance(recorded, Recording) else recorded.recording
+    return [e for step in recording.steps for e in step.entries if isinstance(e, kind)]
+
+
+def entries(program: Any, **options: Any) -> list[Entry]:
+    steps = forecast_of(program, **options).recording.steps
+    return [entry for step in steps for entry in step.entries]
 
 
 def calls(program: Any) -> list[OpCall]:
-    return [entry for entry in entries(program) if isinstance(entry, OpCall)]
+    return entries_of(forecast_of(program), OpCall)
 
 
 def named(found: list[OpCall], op: str) -> list[OpCall]:

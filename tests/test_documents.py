@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from neusight.integrations.cli.main import _parser, _split
+from neusight.integrations.cli.main import _parser, _split, _understood
 from places import ROOT
 
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("examples/**/*.md")])
@@ -38,7 +38,7 @@ def test_the_commands_of_the_documents_are_found() -> None:
 
 @pytest.mark.parametrize(("document", "command"), COMMANDS)
 def test_every_command_is_one_that_the_command_line_takes(document: str, command: str) -> None:
-    own, program = _split(shlex.split(command)[1:])
+    own, program = _understood(shlex.split(command)[1:])
 
     options = _parser().parse_args(own)
 

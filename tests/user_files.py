@@ -14,8 +14,34 @@ import numpy as np
 import torch
 
 __all__ = [
-    "CHILDREN_AND_EXIT", "C_LIBRARIES", "MOVES_AND_REMOVALS", "OTHERS", "PYTHON", "furnish",
+    "CHILDREN_AND_EXIT", "CUDA_WORK", "C_LIBRARIES", "MOVES_AND_REMOVALS", "OTHERS", "PREAMBLE",
+    "PYTHON", "WORKER", "furnish",
 ]  # fmt: skip
+
+#: Begins each script.
+PREAMBLE = """
+import atexit, bz2, codecs, configparser, contextlib, csv, fileinput, glob, gzip, io, json, logging
+import logging.handlers, lzma, mmap, multiprocessing, os, pickle, shelve, shutil, sqlite3
+import subprocess, sys, tarfile, tempfile, threading, warnings, weakref, zipfile
+from pathlib import Path
+import numpy as np
+import torch
+
+class Twice(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+warnings.simplefilter("ignore")
+"""
+#: A module that scripts import.
+WORKER = """
+log = open('log.csv', 'a')
+
+def work():
+    open('notes.txt', 'a').write('child')
+    open('new.txt', 'w').write('n')
+"""
+#: Spawned children import the script.
+CUDA_WORK = "if __name__ == '__main__': torch.ones(2, device='cuda')\n"
 
 
 def furnish(folder: Path) -> None:

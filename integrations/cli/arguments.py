@@ -110,12 +110,14 @@ def rank_options(options: argparse.Namespace, launched: Launched | None) -> Rank
 
 
 def file_options(options: argparse.Namespace) -> ProgramOptions:
-    """What these say of a program, and whether it is quiet and guarded; OptionError."""
+    """What these say of a program, and whether it is quiet and guarded; OptionError. Commands show
+    no operators, unless they say so."""
     checked_keep_folder(options.keep_writes, allow_writes=options.allow_writes)
     return ProgramOptions(
         quiet=options.quiet,
         allow_writes=options.allow_writes,
         keep_writes=options.keep_writes,
+        with_operators=False,
         is_guarded=is_guarded(
             is_command_line=options.is_command_line, allow_writes=options.allow_writes
         ),

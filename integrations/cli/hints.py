@@ -138,6 +138,34 @@ def missing_gpu_hint(command: str, own: Sequence[str], program: Program | None) 
     return f"say which GPU: {typed} (`neusight gpus` lists all)"
 
 
+#: Options of `check` that nearly no script has: after the script they were meant for `check`.
+_OF_CHECK = ("--update", "--baseline", "--case", "--tolerance", "--junit", "--markdown",
+             "--benchmark-json")  # fmt: skip
+
+
+def misplaced_option_hint(
+    own: Sequence[str], program: Program, parser: argparse.ArgumentParser
+) -> str | None:
+    """What to type where an option of `check` stands after the script."""
+    options = _options_of(parser)
+    moved: list[str] = []
+    rest: list[str] = []
+    words = list(program.arguments)
+    while words:
+        word, equals, _ = words[0].partition("=")
+        is_ours = word in _OF_CHECK
+        taken = 2 if is_ours and not equals and _takes_value(options[word]) else 1
+        (moved if is_ours else rest).extend(words[:taken])
+        words = words[taken:]
+    if not moved:
+        return None
+    typed = _typed([*own, *moved, *_command_of(program, rest)])
+    return (
+        f"neusight's options come before the script: {typed} (if {moved[0]} is the script's own, "
+        "write -- before the script)"
+    )
+
+
 def _own_among(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """--gpu and its value, and the rest."""
     own: list[str] = []

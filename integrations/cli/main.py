@@ -25,6 +25,7 @@ from neusight.integrations.cli.commands.measurements import (
 )
 from neusight.integrations.cli.hints import (
     command_hint,
+    misplaced_option_hint,
     missing_gpu_hint,
     missing_program_hint,
     option_hint,
@@ -120,10 +121,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run_guarded(words: list[str], *, is_command_line: bool) -> int:
-    own, program = _split(words)
+    own, program = _understood(words)
     with debugging(on=is_debugging() or DEBUG_OPTION in own):
         try:
-            code = _run(own, program, is_command_line=is_command_line)
+            is_separated = program is not None and words[len(own)] == "--"
+            code = _run(own, program, is_command_line=is_command_line, is_separated=is_separated)
             flush_standard_streams()
         except Exception as error:
             return _failed(error, own)
@@ -134,14 +136,19 @@ def _run_guarded(words: list[str], *, is_command_line: bool) -> int:
         return code
 
 
-def _run(own: list[str], program: Program | None, *, is_command_line: bool) -> int:
+def _run(
+    own: list[str], program: Program | None, *, is_command_line: bool, is_separated: bool
+) -> int:
     parser = _parser()
     parsers = _parsers_of(parser)
     problem = command_hint(own, parsers)
     command = own[0] if own else ""
     if problem is None and command in parsers:
         asks_for_help = not {"-h", "--help"}.isdisjoint(own)
-        problem = None if asks_for_help else _wrong_options(own, program, parsers[command])
+        if not asks_for_help:
+            problem = _wrong_options(own, program, parsers[command])
+        if problem is None and command == "check" and program is not None and not is_separated:
+            problem = misplaced_option_hint(own, program, parsers[command])
     if problem is not None:
         return _said(problem, ExitCode.WRONG_USE)
     options = parser.parse_args(own)
@@ -241,6 +248,15 @@ def _add_debug(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         DEBUG_OPTION, action="store_true", help="show every frame of an error (NEUSIGHT_DEBUG=1)"
     )
+
+
+def _understood(words: list[str]) -> tuple[list[str], Program | None]:
+    """As `_split`; `plan --serve MODEL` is `serve --plan MODEL`."""
+    own, program = _split(words)
+    if own[:1] != ["plan"] or not any(word.partition("=")[0] == "--serve" for word in own):
+        return own, program
+    rest = [word.removeprefix("--serve=") for word in words[1:] if word != "--serve"]
+    return ["serve", "--plan", *rest], None
 
 
 def _split(arguments: list[str]) -> tuple[list[str], Program | None]:

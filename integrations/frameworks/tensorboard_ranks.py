@@ -36,7 +36,7 @@ def calls_of(events: Iterable[Event]) -> Calls:
     """Which meetings each annotated call takes part in, as its kernel or what is recorded within it
     tells."""
     spans: dict[Any, list[Event]] = defaultdict(list)
-    noted: dict[Any, list[Event]] = defaultdict(list)
+    annotated: dict[Any, list[Event]] = defaultdict(list)
     calls: Calls = {}
     for event in events:
         args = event.get("args") or {}
@@ -45,11 +45,11 @@ def calls_of(events: Iterable[Event]) -> Calls:
         if event.get("cat") == "user_annotation" and event["name"].startswith(_ANNOTATIONS):
             spans[event["pid"], event["tid"]].append(event)
         elif event["name"] == _PARAMETERS:
-            noted[event["pid"], event["tid"]].append(event)
+            annotated[event["pid"], event["tid"]].append(event)
         elif event.get("cat") == "kernel" and "Process Group Ranks" in args:
             calls[args.get("External id")] = [_meeting(args)]
     for lane, own in spans.items():
-        for span, parts in _within(own, noted[lane]):
+        for span, parts in _within(own, annotated[lane]):
             found = [_meeting(part["args"]) for part in parts if "Src Rank" in part["args"]]
             if found:
                 calls[(span.get("args") or {}).get("External id")] = found
@@ -63,18 +63,18 @@ def _meeting(args: Mapping[str, Any]) -> Meeting:
     return (str(args.get("Process Group Name")), str(args["Process Group Ranks"]))
 
 
-def _within(spans: list[Event], noted: list[Event]) -> Iterable[tuple[Event, list[Event]]]:
+def _within(spans: list[Event], annotated: list[Event]) -> Iterable[tuple[Event, list[Event]]]:
     """Each span with what lies in it, of one thread."""
-    noted.sort(key=lambda event: float(event["ts"]))
+    annotated.sort(key=lambda event: float(event["ts"]))
     position = 0
     for span in sorted(spans, key=lambda event: float(event["ts"])):
         end = span["ts"] + span["dur"]
-        while position < len(noted) and noted[position]["ts"] < span["ts"]:
+        while position < len(annotated) and annotated[position]["ts"] < span["ts"]:
             position += 1
         first = position
-        while position < len(noted) and noted[position]["ts"] < end:
+        while position < len(annotated) and annotated[position]["ts"] < end:
             position += 1
-        yield span, noted[first:position]
+        yield span, annotated[first:position]
 
 
 def steps_of(events: Iterable[Event]) -> Steps:

@@ -199,13 +199,13 @@ def _fit_one_of_many(found: _Evidence, path: Path) -> None:
 
 def _fit_profile(found: _Evidence, profile: Profile, name: str) -> None:
     gpu = found.meet_gpu(profile.device_name, name, profile)
-    heard = measurements_of(profile, gpu)
+    described = measurements_of(profile, gpu)
     if not profile.is_complete:
         found.notes += [f"{name}: {note}" for note in profile.notes]
     found.files.append(name)
-    found.measurements += heard.measurements
-    found.kernel_ns += heard.total_ns
-    found.left_out_ns.update(heard.left_out_ns)
+    found.measurements += described.measurements
+    found.kernel_ns += described.total_ns
+    found.left_out_ns.update(described.left_out_ns)
     costs = costs_of(profile, gpu)
     if costs is None:
         found.notes.append(f"{name}: shows no launches, so nothing of its host")

@@ -299,8 +299,8 @@ def frozen(value: object, depth: int = 0) -> Any:
 def kernels_of_calls(calls: Sequence[RecordedCall], gpu: GPU) -> list[tuple[Kernel, ...] | str]:
     """The kernels that each call launches on that GPU, or why they are not known."""
     return [
-        heard if isinstance(heard, str) else _kernels(call, heard)
-        for call, heard in zip(calls, ops_of_calls(calls, gpu), strict=True)
+        ops if isinstance(ops, str) else _kernels(call, ops)
+        for call, ops in zip(calls, ops_of_calls(calls, gpu), strict=True)
     ]
 
 
@@ -324,9 +324,9 @@ def ops_of_calls(calls: Sequence[RecordedCall], gpu: GPU) -> list[tuple[OpCall, 
                 reasons[number] = str(error)
             except Exception as error:  # torch refuses what was not recorded whole
                 reasons[number] = f"{call.name} cannot be called again ({type(error).__name__})"
-    heard = _heard(forecast.recording)
+    ops = _ops_by_call(forecast.recording)
     return [
-        reasons.get(number) or tuple(_as_it_ran(call, item, gpu) for item in heard[number])
+        reasons.get(number) or tuple(_as_it_ran(call, item, gpu) for item in ops[number])
         for number, call in enumerate(calls)
     ]
 
@@ -348,7 +348,7 @@ def _quiet() -> Iterator[None]:
         logger.disabled = was
 
 
-def _heard(recording: Recording) -> dict[int, list[OpCall]]:
+def _ops_by_call(recording: Recording) -> dict[int, list[OpCall]]:
     """The ops between the marks of each call."""
     found: dict[int, list[OpCall]] = defaultdict(list)
     current = -1
@@ -362,9 +362,9 @@ def _heard(recording: Recording) -> dict[int, list[OpCall]]:
     return found
 
 
-def _kernels(call: RecordedCall, heard: Sequence[OpCall]) -> tuple[Kernel, ...] | str:
+def _kernels(call: RecordedCall, ops: Sequence[OpCall]) -> tuple[Kernel, ...] | str:
     kernels: list[Kernel] = []
-    for item in heard:
+    for item in ops:
         mapping = map_op(item.signature, item.math)
         if not mapping.is_mapped:
             return f"{item.signature.op} is not described"

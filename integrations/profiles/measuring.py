@@ -121,7 +121,7 @@ def measure(
     now: Callable[[], float] = time.monotonic,
 ) -> MeasuringResult:
     """Measures into the folder for about so many minutes; what is there already is kept and not
-    measured again. `tell` hears before each stretch what it is and how much is done.
+    measured again. `tell` is called before each stretch with what it is and how much is done.
 
     DataError: no GPU, a busy one, another environment's folder, a full disk; nothing that was
     measured is lost then, nor at an interrupt.

@@ -198,6 +198,7 @@ def _session_options(
         script=program.title,
         stated=options.stated,
         compiles_models=options.compiles_models,
+        with_operators=options.with_operators,
         rank=options.rank,
         link=link,
         wait_s=options.wait_s,

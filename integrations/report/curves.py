@@ -64,7 +64,8 @@ def chart(
         height = axes.y(limit[0])
         parts.append(
             f'<line class="limit" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{height:.1f}" '
-            f'y2="{height:.1f}"><title>{escape(limit[1])}</title></line>'
+            f'y2="{height:.1f}"/><text x="{_WIDTH - _RIGHT}" y="{height - 4:.1f}" '
+            f'text-anchor="end">{escape(limit[1])}</text>'
         )
     for at, curve in enumerate(curves):
         parts += _drawn(curve, axes, at % _COLOURS if curve.colour is None else curve.colour)

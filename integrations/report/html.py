@@ -72,7 +72,7 @@ def html_report(
 ) -> str:
     """A whole page for one forecast or several, `advice` for each; below a million bytes.
 
-    `labels` are the names of several, as those of their files; else what tells them apart, such as
+    `labels` are the names of several, as those of their files; else what they differ in, as
     the GPU. `unlike` says first in what they are not alike (None: what is found here). `command` is
     the command line that it came from, `date` the day; neither is shown unless given, and equal
     arguments give equal bytes.

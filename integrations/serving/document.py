@@ -31,6 +31,8 @@ def _highest(server: Server, point: LoadPoint | None) -> dict[str, Any]:
     return {
         "gpu": server.deployment.gpu.name,
         "tp": server.deployment.ranks,
+        "pp": server.deployment.stages,
+        "replicas": server.deployment.replicas,
         "quantization": server.deployment.quantization or None,
         "rate": None if point is None else point.rate,
         "figures": None if point is None else point.to_json(),

@@ -15,6 +15,7 @@ from neusight.predictors.errors import NeusightError, OptionError
 from neusight.predictors.gpu import GPU
 from neusight.recording.recording import Alloc, Entry, ModelInput, OpCall, Recording
 from neusight.serving.launches import RecordedPoint, launches_of
+from neusight.serving.quantization import stated_quantization
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
@@ -30,7 +31,8 @@ _PAST = (256, 512)
 @dataclass(frozen=True)
 class ServedModel:
     """A causal model as it was recorded on a GPU: forwards of some batches, the bytes of its
-    parameters, the host's time of one eager forward, and how far each attention looks."""
+    parameters, the host's time of one eager forward, how far each attention looks, and what its
+    config says that its weights are quantized to."""
 
     name: str
     points: tuple[RecordedPoint, ...]
@@ -38,6 +40,7 @@ class ServedModel:
     host_us: float
     max_positions: int | None
     windows: tuple[int, ...] = ()
+    quantization: str = ""
 
 
 #: What transformers calls a cache among a model's arguments and outputs, by version.
@@ -84,7 +87,7 @@ def _of_config(path: Path, gpu: GPU, dtype: str, engine: str) -> ServedModel:
     model = _recorded(build, gpu, name, max_positions)
     return ServedModel(
         model.name, model.points, model.parameter_bytes, model.host_us, max_positions,
-        _windows(text),
+        _windows(text), stated_quantization(values.get("quantization_config")),
     )  # fmt: skip
 
 
@@ -164,6 +167,7 @@ def _transformers_forward(config: Any, dtype: str, file: Path) -> Forward:
         for name in names:
             found = getattr(output, name, None)
             if found is not None:
+                _require_no_states(found, file, config.model_type)
                 return output, (name, found)
         raise OptionError(
             f"{file} is of type {config.model_type!r}, whose model returns no cache of keys and "
@@ -171,6 +175,18 @@ def _transformers_forward(config: Any, dtype: str, file: Path) -> Forward:
         )
 
     return forward
+
+
+def _require_no_states(cache: Any, file: Path, kind: str) -> None:
+    """OptionError for a model that keeps a state of each sequence: its reference code says nothing
+    of the kernels with which a server computes that state."""
+    states = [getattr(layer, "recurrent_states", None) for layer in getattr(cache, "layers", ())]
+    states = [item for one in states for item in (one.values() if isinstance(one, dict) else [one])]
+    if any(state is not None for state in states):
+        raise OptionError(
+            f"{file} is of type {kind!r}, which has recurrent layers (state-space or linear "
+            "attention): they are not served yet. `neusight run` forecasts its generation."
+        )
 
 
 # -- a Python file --------------------------------------------------------------------------------

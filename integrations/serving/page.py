@@ -107,7 +107,7 @@ def _summary(
             words = f"{label}: no rate keeps {slo_text(slo)}"
             parts.append(f'<p class="verdict"><span class="bad">{escape(words)}</span></p>')
         else:
-            words = f"{label}: up to {point.rate:,.3g} requests/s keep {slo_text(slo)}"
+            words = f"{label}: up to {point.rate:,g} requests/s keep {slo_text(slo)}"
             more = f" for {slo.attainment:.0%} of requests"
             parts.append(
                 f'<p class="verdict"><span class="good">{escape(words)}</span>{escape(more)}</p>'
@@ -138,7 +138,8 @@ def _table(points: Sequence[LoadPoint]) -> str:
     head = ("deployment", "load", "TTFT p50", "p90", "p99", "TPOT p50", "p90", "p99", "E2E p50",
             "tokens/s", "a user", "a GPU", "goodput", "KV", "waiting", "preempted", "$/M tokens",
             "kJ/M tokens", "limited by")  # fmt: skip
-    best = frontier_of(points)
+    many = len({point.server.deployment.label for point in points}) > 1
+    best = frontier_of(points) if many else []
     rows = "".join(
         "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in _cells(point, point in best))
         + "</tr>"
@@ -146,7 +147,7 @@ def _table(points: Sequence[LoadPoint]) -> str:
     )  # fmt: skip
     names = "".join(f"<th>{escape(name)}</th>" for name in head)
     note = ""
-    if len({point.server.deployment.label for point in points}) > 1:
+    if many:
         note = '<p class="muted">* on the frontier of tokens/s a user and a GPU</p>'
     return f'<table class="serving"><thead><tr>{names}</tr></thead>{rows}</table>{note}'
 

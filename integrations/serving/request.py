@@ -21,10 +21,12 @@ __all__ = ["ServeRequest", "serve_request"]
 
 @dataclass(frozen=True)
 class ServeRequest:
-    """GPUs, how many share each layer, quantizations and loads: each of each is served."""
+    """GPUs, how many share each layer and how many the layers, quantizations (none stated: the
+    model's own) and loads: each of each is served."""
 
     gpus: tuple[GPU, ...]
     ranks: tuple[int, ...]
+    stages: tuple[int, ...]
     quantizations: tuple[str, ...]
     rates: tuple[float, ...]
     slo: Slo
@@ -35,8 +37,9 @@ class ServeRequest:
 
     @property
     def num_deployments(self) -> int:
-        """Combinations of GPUs, ranks and quantizations."""
-        return len(self.gpus) * len(self.ranks) * len(self.quantizations)
+        """Combinations of GPUs, ranks, stages and quantizations."""
+        splits = len(self.ranks) * len(self.stages)
+        return len(self.gpus) * splits * max(1, len(self.quantizations))
 
 
 def serve_request(options: argparse.Namespace) -> ServeRequest:
@@ -51,7 +54,10 @@ def serve_request(options: argparse.Namespace) -> ServeRequest:
     requests = tuple(read_requests(options.load)) if options.load else ()
     return ServeRequest(
         gpus=gpus,
-        ranks=tuple(_whole_numbers(options.tp, "--tp")),
+        ranks=_PLANNED_RANKS
+        if options.plan and options.tp == "1"
+        else tuple(_whole_numbers(options.tp, "--tp")),
+        stages=tuple(_whole_numbers(options.pp, "--pp")),
         quantizations=quantizations,
         rates=tuple(_rates(options)),
         slo=parse_slo(options.slo, attainment=options.attainment),
@@ -74,6 +80,9 @@ def _quantizations(options: argparse.Namespace, gpus: Sequence[GPU]) -> tuple[st
             require_quantization(name, gpus[0])
     return tuple("" if name == "none" else name for name in names)
 
+
+#: GPUs that share each layer where --plan looks for their number: those of a usual host.
+_PLANNED_RANKS = (1, 2, 4, 8)
 
 #: Options that are whole numbers above zero, shares, and times.
 _COUNTS = (
@@ -116,6 +125,14 @@ def _require_one_load(options: argparse.Namespace) -> None:
         )
     if options.kv_cache_dtype == "fp8" and options.engine != "vllm":
         raise OptionError("--kv-cache-dtype fp8 is for --engine vllm")
+    if options.pp != "1" and (options.draft or options.batching == "static"):
+        other = "--draft" if options.draft else "--batching static"
+        raise OptionError(f"--pp is for continuous batching of a model alone: leave {other} out")
+    if options.plan and (options.load or options.users or not options.slo or
+                         len(_words([options.rate])) != 1):  # fmt: skip
+        raise OptionError(
+            "--plan needs the limits and one rate: --slo ttft=500ms,tpot=30ms --rate 20"
+        )
     if options.users and (options.rate or options.load):
         raise OptionError("--users is instead of --rate and --load: give one of them")
     if options.load and (options.rate or options.input or options.output):

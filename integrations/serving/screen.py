@@ -43,19 +43,27 @@ def server_lines(server: Server) -> list[str]:
     settings, deployment = server.settings, server.deployment
     name = server.model.name
     bits = f", {deployment.quantization} weights" if deployment.quantization else ""
-    a_gpu = " a GPU" if deployment.ranks > 1 else ""
+    a_gpu = " a GPU" if deployment.ranks * deployment.stages > 1 else ""
     lines = [
         f"{name} on {deployment.label}, {settings.engine.name} engine{bits}",
         f"  memory    {bytes_text(capacity.usable_bytes)} of "
         f"{bytes_text(deployment.gpu.memory_bytes)} usable{a_gpu}: "
         f"{bytes_text(capacity.weight_bytes)} weights, {bytes_text(capacity.kv_bytes)} KV cache",
         f"  KV cache  {capacity.num_tokens:,} tokens in {capacity.num_blocks:,} blocks of "
-        f"{capacity.block_size}; {program.kv_bytes_per_token / 1024:,.1f} KiB a token{a_gpu}",
+        f"{capacity.block_size}; {program.kv_bytes_per_token / 1024:,.1f} KiB a token{a_gpu}"
+        f"{_window_text(server)}",
     ]
     if program.unmatched:
         names = ", ".join(program.unmatched)
         lines.append(f"  note      no fused kernel is known for: {names}; run as recorded")
     return lines
+
+
+def _window_text(server: Server) -> str:
+    program = server.program
+    if not program.window:
+        return ""
+    return f", {program.window_share:.0%} of it for the last {program.window:,} tokens only"
 
 
 def point_lines(point: LoadPoint, slo: Slo) -> list[str]:
@@ -170,12 +178,19 @@ def frontier_of(points: Sequence[LoadPoint]) -> list[LoadPoint]:
     return [one for one in points if not any(beats(other, one) for other in points)]
 
 
-def explanation_lines() -> list[str]:
+def explanation_lines(*, of_table: bool) -> list[str]:
     """What the figures are, for whoever sees them first."""
+    table = [
+        "p50, p99: half and 99% of requests are no slower. tokens/s: generated tokens; a user: of",
+        "one request; a GPU: of each. KV: share of the cache in use, waiting: requests in the",
+        "queue, both on average. $/M: dollars a million generated tokens. limited by: what most of",
+        "the time goes to (memory: reading weights; kv: attention over the cache).",
+    ]
     return [
-        "TTFT: time to the first token. TPOT: time of each further one. SLO: the limits stated by",
-        "--slo. Forecast from the recorded kernels and vLLM's scheduling rules; nothing ran on a",
-        "GPU.",
+        "TTFT: time to the first token. TPOT: time of each further one. SLO: share of requests",
+        "that keep the limits of --slo.",
+        *(table if of_table else []),
+        "Forecast from the recorded kernels and vLLM's scheduling rules; nothing ran on a GPU.",
     ]
 
 
@@ -199,7 +214,7 @@ def screen_lines(
         lines += [*table_lines(points, slo), *_saturations(points)]
     if highest:
         lines += ["", *(_highest_line(server, point, slo) for server, point in highest)]
-    return [*lines, "", *explanation_lines()]
+    return [*lines, "", *explanation_lines(of_table=len(points) > 1)]
 
 
 #: Servers that are described in full; of more the memory is shown in a table.
@@ -228,9 +243,16 @@ def _servers_lines(servers: Sequence[Server]) -> list[str]:
     ]
 
 
+_ARRIVALS = {
+    "poisson": "Poisson arrivals",
+    "gamma": "gamma-distributed gaps between arrivals",
+    "uniform": "arrivals at equal distances",
+}
+
+
 def _load_text(load: Load) -> str:
     kinds = "; ".join(f"{one.input} tokens in, {one.output} out" for one in load.classes)
-    arrivals = f"{load.users:,} users" if load.arrivals == "closed" else f"{load.arrivals} arrivals"
+    arrivals = f"{load.users:,} users" if load.arrivals == "closed" else _ARRIVALS[load.arrivals]
     turns = f", sessions of {load.turns} turns" if load.turns > 1 else ""
     return f"{load.num_requests:,} requests, {arrivals}{turns}: {kinds}"
 
@@ -252,9 +274,13 @@ def _highest_line(server: Server, point: LoadPoint | None, slo: Slo) -> str:
     if point is None or point.rate is None:
         return f"{label}: no rate keeps {slo_text(slo)} for {share}"
     found = point.figures
+    # what it keeps up with, without the end of the run, at which ever fewer requests are left
+    sustained = point.rate * found.mean_output_tokens
     dollars = found.dollars_per_million_tokens
+    if dollars is not None:
+        dollars *= found.output_tokens_per_s / sustained
     cost = "" if dollars is None else f", ${dollars:,.2f} a million tokens"
     return (
-        f"{label}: up to {point.rate:,.3g} requests/s keep {slo_text(slo)} for {share}: "
-        f"{found.output_tokens_per_s:,.0f} tokens/s{cost}"
+        f"{label}: up to {point.rate:,g} requests/s keep {slo_text(slo)} for {share}: "
+        f"{sustained:,.0f} tokens/s{cost}"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,7 +15,13 @@ from neusight.predictors.gpu import GPU
 from neusight.serving.capacity import Capacity, capacity_of
 from neusight.serving.figures import ServingFigures, Slo, serving_figures
 from neusight.serving.load import InferenceRequest, Load
-from neusight.serving.prices import Engine, StepPrices, StepProgram, step_program
+from neusight.serving.prices import (
+    Engine,
+    PipelinePrices,
+    StepPrices,
+    StepProgram,
+    pipeline_programs,
+)
 from neusight.serving.quantization import Adapters, require_quantization
 from neusight.serving.scheduler import (
     SchedulerOptions,
@@ -26,30 +33,33 @@ from neusight.serving.scheduler import (
 )
 from neusight.serving.static_batching import simulate_static
 
-__all__ = ["Deployment", "Draft", "LoadPoint", "Server", "ServerSettings", "highest_rate"]
+__all__ = ["Deployment", "Draft", "LoadPoint", "Server", "ServerSettings", "highest_rate",
+           "steady_point"]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """GPUs that serve: `ranks` share each layer, in `replicas`."""
+    """GPUs that serve: `ranks` share each layer, `stages` share the layers, in `replicas`."""
 
     gpu: GPU
     ranks: int = 1
     quantization: str = ""
     replicas: int = 1
+    stages: int = 1
 
     @property
     def num_gpus(self) -> int:
         """All of them."""
-        return self.ranks * self.replicas
+        return self.ranks * self.stages * self.replicas
 
     @property
     def label(self) -> str:
         """What tells it from others."""
         count = f"{self.num_gpus} x " if self.num_gpus > 1 else ""
         tp = f" tp {self.ranks}" if self.ranks > 1 else ""
+        pp = f" pp {self.stages}" if self.stages > 1 else ""
         bits = f" {self.quantization}" if self.quantization else ""
-        return f"{count}{self.gpu.name}{tp}{bits}"
+        return f"{count}{self.gpu.name}{tp}{pp}{bits}"
 
 
 @dataclass(frozen=True)
@@ -94,12 +104,17 @@ class LoadPoint:
     runs: tuple[ServerRun, ...]
     figures: ServingFigures
 
+    def is_good(self, slo: Slo) -> bool:
+        """Whether enough requests keep the limits, and the server keeps up."""
+        return self.figures.meets(slo) and not self.figures.saturation
+
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         deployment = self.server.deployment
         return {
             "gpu": deployment.gpu.name,
             "tp": deployment.ranks,
+            "pp": deployment.stages,
             "replicas": deployment.replicas,
             "num_gpus": deployment.num_gpus,
             "quantization": deployment.quantization or None,
@@ -129,17 +144,38 @@ class Server:
         self.draft = draft or Draft()
         self.price = price
 
+    @property
+    def step_tokens(self) -> int:
+        """Tokens of a step at most."""
+        return self.settings.max_num_batched_tokens
+
+    def changed(self, *, replicas: int, step_tokens: int = 0) -> Server:
+        """The same with other replicas and, if stated, other tokens of a step."""
+        other = Server(
+            self.model,
+            replace(self.deployment, replicas=replicas),
+            replace(self.settings, max_num_batched_tokens=step_tokens or self.step_tokens),
+            self.options,
+            draft=self.draft,
+            price=self.price,
+        )
+        # neither depends on replicas or on the tokens of a step
+        vars(other).update(programs=self.programs, prices=self.prices)
+        return other
+
     @cached_property
-    def program(self) -> StepProgram:
-        """What a step launches on one GPU; OptionError where that lacks the quantization."""
+    def programs(self) -> tuple[StepProgram, ...]:
+        """What a step launches on one GPU of each stage; OptionError where that lacks the
+        quantization."""
         if self.deployment.quantization:
             require_quantization(self.deployment.quantization, self.deployment.gpu)
-        return self._program(self.model)
+        return self._programs(self.model)
 
-    def _program(self, model: ServedModel) -> StepProgram:
-        return step_program(
+    def _programs(self, model: ServedModel) -> tuple[StepProgram, ...]:
+        return pipeline_programs(
             model.points,
             engine=self.settings.engine,
+            stages=self.deployment.stages,
             parameter_bytes=model.parameter_bytes,
             ranks=self.deployment.ranks,
             expert_parallel=self.settings.expert_parallel and model is self.model,
@@ -153,31 +189,52 @@ class Server:
     @cached_property
     def prices(self) -> StepPricing:
         """The price of its steps, the draft's included."""
-        own = self._prices(self.program)
+        own = self._prices(self.programs)
         if self.draft.model is None or not self.settings.drafts:
             return own
-        return _Drafted(own, self._prices(self._program(self.draft.model)))
+        return _Drafted(own, self._prices(self._programs(self.draft.model)))
 
-    def _prices(self, program: StepProgram) -> StepPrices:
+    def _prices(self, programs: Sequence[StepProgram]) -> StepPricing:
         options = self.options
         gpu = options.gpu if options.topology is None else replace(
             options.gpu, topology=options.topology
         )  # fmt: skip
-        return StepPrices(program, gpu, options.predictor, options.host, self.settings.engine)
+        stages = tuple(
+            StepPrices(program, gpu, options.predictor, options.host, self.settings.engine)
+            for program in programs
+        )
+        return stages[0] if len(stages) == 1 else PipelinePrices(stages)
 
     @cached_property
     def capacity(self) -> Capacity:
-        """The space for the cache of one replica."""
+        """The space for the cache of one replica: of a pipeline, of the stage with the least."""
+        return self._capacities[self._tightest]
+
+    @property
+    def program(self) -> StepProgram:
+        """What a step launches on a GPU of the stage with the least space."""
+        return self.programs[self._tightest]
+
+    @cached_property
+    def _tightest(self) -> int:
+        counts = [capacity.num_blocks for capacity in self._capacities]
+        return counts.index(min(counts))
+
+    @cached_property
+    def _capacities(self) -> list[Capacity]:
         settings = self.settings
-        return capacity_of(
-            self.program,
-            self.deployment.gpu,
-            utilization=settings.utilization,
-            max_tokens=settings.max_num_batched_tokens,
-            max_seqs=settings.max_num_seqs,
-            block_size=settings.block_size,
-            num_blocks=settings.num_blocks,
-        )
+        return [
+            capacity_of(
+                program,
+                self.deployment.gpu,
+                utilization=settings.utilization,
+                max_tokens=settings.max_num_batched_tokens,
+                max_seqs=settings.max_num_seqs,
+                block_size=settings.block_size,
+                num_blocks=settings.num_blocks,
+            )
+            for program in self.programs
+        ]
 
     @cached_property
     def max_model_len(self) -> int:
@@ -213,6 +270,9 @@ class Server:
             drafts=settings.drafts,
             acceptance=settings.acceptance,
             seed=settings.seed,
+            window=self.program.window,
+            window_share=self.program.window_share,
+            stages=self.deployment.stages,
         )
 
     def under(
@@ -240,21 +300,35 @@ class Server:
 class _Drafted:
     """A step in which a smaller model first proposes tokens, one after the other."""
 
-    own: StepPrices
-    draft: StepPrices
+    own: StepPricing
+    draft: StepPricing
 
     def __call__(self, batch: StepBatch) -> StepCost:
         cost = self.own(batch)
         if not batch.decodes:
             return cost
         one = StepBatch(batch.decodes, batch.context, (), batch.decodes)
-        proposed = self.draft(one)
-        count = batch.queries - 1
-        return StepCost(
-            cost.latency_us + count * proposed.gpu_us,
-            cost.bound,
-            cost.gpu_us + count * proposed.gpu_us,
+        proposed_us = (batch.queries - 1) * self.draft(one).gpu_us
+        return cost._replace(
+            latency_us=cost.latency_us + proposed_us, gpu_us=cost.gpu_us + proposed_us
         )
+
+
+#: A rate is kept where requests arrive for so many times as long as one takes: fewer would meet
+#: only each other, not those of a server that has run for a while. And how many at most.
+_STEADY = 4.0
+_MOST_REQUESTS = 50_000
+
+
+def steady_point(server: Server, load: Load, rate: float, slo: Slo) -> LoadPoint:
+    """The load at that rate, with as many requests as it takes for the server to be busy with them
+    as it would be in the long run."""
+    while True:
+        point = server.at_rate(load, rate, slo)
+        wanted = min(_MOST_REQUESTS, math.ceil(_STEADY * rate * point.figures.e2e_s.p50))
+        if not point.is_good(slo) or wanted <= load.num_requests:
+            return point
+        load = replace(load, num_requests=wanted)
 
 
 #: Rates between which the highest is looked for, and how close it is found.
@@ -269,35 +343,31 @@ def highest_rate(server: Server, load: Load, slo: Slo) -> LoadPoint | None:
     low, high = 0.0, 0.0
     for point in _doubling(server, load, slo):
         assert point.rate is not None
-        if not _is_good(point, slo):
+        if not point.is_good(slo):
             high = point.rate
             break
         good, low = point, point.rate
     if good is None:
         return None
     while high and high - low > _PRECISION * high:
-        point = server.at_rate(load, (low + high) / 2, slo)
+        point = steady_point(server, load, (low + high) / 2, slo)
         assert point.rate is not None
-        if _is_good(point, slo):
+        if point.is_good(slo):
             good, low = point, point.rate
         else:
             high = point.rate
     rate = float(f"{low:.3g}")
-    return good if rate == low else server.at_rate(load, rate, slo)
-
-
-def _is_good(point: LoadPoint, slo: Slo) -> bool:
-    return point.figures.meets(slo) and not point.figures.saturation
+    return good if rate == low else steady_point(server, load, rate, slo)
 
 
 def _doubling(server: Server, load: Load, slo: Slo) -> Iterator[LoadPoint]:
     """Twice the rate each time, from one at which hardly two requests meet."""
     rate = 1.0
-    point = server.at_rate(load, rate, slo)
-    while not _is_good(point, slo) and rate > _LEAST_RATE:
+    point = steady_point(server, load, rate, slo)
+    while not point.is_good(slo) and rate > _LEAST_RATE:
         rate /= 4
-        point = server.at_rate(load, rate, slo)
+        point = steady_point(server, load, rate, slo)
     while rate <= _MOST_RATE:
         yield point
         rate *= 2
-        point = server.at_rate(load, rate, slo)
+        point = steady_point(server, load, rate, slo)

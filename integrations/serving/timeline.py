@@ -14,8 +14,9 @@ from neusight.serving.scheduler import BOUNDS, ServedRequest, ServerRun
 
 __all__ = ["serving_trace", "write_serving_timeline"]
 
-#: Rows of requests that are drawn; requests that do not overlap share a row.
-_STEPS_ROW, _FIRST_ROW = 1, 10
+#: The first row of steps (a pipeline has one for each batch under way) and that of requests;
+#: requests that do not overlap share a row.
+_STEPS_ROW, _FIRST_ROW = 1, 1000
 
 
 def write_serving_timeline(path: str, points: Sequence[LoadPoint]) -> None:
@@ -52,7 +53,8 @@ def _steps(run: ServerRun, process: int) -> Iterator[dict[str, Any]]:
         kind = "decode" if not step.prompt_tokens else (
             "prefill + decode" if step.new_tokens > 1 else "prefill")  # fmt: skip
         yield {
-            "ph": "X", "name": kind, "pid": process, "tid": _STEPS_ROW, "ts": start,
+            "ph": "X", "name": kind, "pid": process, "tid": _STEPS_ROW + step.lane,
+            "ts": start,
             "dur": _us(step.latency_s),
             "args": {"running": step.running, "prompt_tokens": step.prompt_tokens,
                      "new_tokens": step.new_tokens, "bound": BOUNDS[step.bound]},

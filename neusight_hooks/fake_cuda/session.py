@@ -88,6 +88,7 @@ class Opening:
     has_view: bool = False
     raise_out_of_memory: bool = False
     compiles_models: bool = False
+    with_operators: bool = True
     rank: Rank | None = None
     link: Link | None = None
     wait_s: float = DEFAULT_WAIT_S
@@ -214,7 +215,8 @@ def _start_recording(on: Opening) -> None:
     recorder.hooks.start(on.undo)
     if on.virtual_time:
         install_virtual_time(on.patches, recorder, on.clock)
-    _follow_operators(on.undo, recorder.operators)
+    if on.with_operators:
+        _follow_operators(on.undo, recorder.operators)
     on.undo.enter_context(RecordingMode(recorder))
 
 

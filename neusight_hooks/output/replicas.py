@@ -69,7 +69,7 @@ def replicas_of(recording: Recording, entries: Iterable[Entry]) -> Replicas:
 
 
 def replicas_together(recordings: Sequence[Recording], alone: Sequence[Replicas]) -> Replicas:
-    """The replicas among the ranks where several were run side by side, by what each tells alone:
+    """The replicas among the ranks where several were run side by side, by what each states alone:
     those that send each other something are the stages of one pipeline."""
     first, split = alone[0], max(item.split for item in alone)
     if all(item.count is not None for item in alone):

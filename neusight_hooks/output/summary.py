@@ -8,6 +8,7 @@ from typing import Any
 
 from neusight.failure import failure_of, ran_out
 from neusight.inference.phases import Phases, phase_lines, phases_json
+from neusight.inference.pipeline import Pipeline, pipeline_json, pipeline_lines
 from neusight.memory.placement import MemoryTimeline
 from neusight.memory.spread import MemoryVerdict
 from neusight.output.batch import Batch
@@ -41,8 +42,9 @@ class SummaryData:
     `compiled` what torch.compile made of it, if anything; `topology` the system that was stated,
     and `notes` what the figures rest on not stated. `ranks` are those that were run side by
     side: then `verdict` is of the slowest, `memory` of the one that needs most, `fits` of all.
-    `phases` are those of a model that generates. `host_assumes` says which machine and software
-    the costs of the host stand for, where it was not measured them.
+    `phases` are those of a model that generates, `pipeline` models that are called in turn.
+    `host_assumes` says which machine and software the costs of the host stand for, where it was not
+    measured.
     """
 
     recording: Recording
@@ -60,6 +62,7 @@ class SummaryData:
     notes: tuple[str, ...] = ()
     ranks: tuple[RankRow, ...] = ()
     phases: Phases | None = None
+    pipeline: Pipeline | None = None
     host_assumes: str = ""
 
     @property
@@ -127,6 +130,7 @@ def describe(found: SummaryData, *, changes: Sequence[str] = ()) -> str:
         *_time_text(found.verdict),
         "",
         *phase_lines(found.phases),
+        *pipeline_lines(found.pipeline),
         *rank_lines(found.ranks, found.recording),
         *_known_memory_text(found),
         *(compiled_lines(found.compiled) if found.compiled is not None else []),
@@ -174,6 +178,8 @@ def _premises(found: SummaryData) -> Iterator[str]:
     if found.topology is not None:
         yield f"  topology  {found.topology.name}, {network_text(found.topology)}"
     taken = found.recording.options.get(STEP_OPTION)
+    if found.pipeline is not None and taken and taken.startswith("one call of "):
+        taken = taken if "," in taken else f"one call of {found.pipeline.loop.module}"
     if taken:
         whole = f", {time_text(found.verdict.latency_us)} in all"
         counted = _counted_steps(found.verdict.steps)
@@ -377,6 +383,7 @@ def to_json(found: SummaryData) -> dict[str, Any]:
         "batch_known_by": verdict.batch.known_by,
         "batch_source": verdict.batch.source,
         **phases_json(found.phases),
+        "pipeline": pipeline_json(found.pipeline),
         "all_ranks": _all_ranks_json(verdict),
         "ranks": ranks_json(found.ranks),
         "ranks_run": ranks_run(found.recording),

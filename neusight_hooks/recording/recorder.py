@@ -105,8 +105,7 @@ class Recorder:
             self.tape, self.attribution, self.storages, steady_steps, self.inputs.may_draft
         )
         self.operators = OperatorCalls(self.tape, self.mode, lambda: bool(self.doing))
-        # One step of each kind is enough for its operators.
-        self.cutter.on_step.subscribe(lambda is_repeated: self.operators.follow(not is_repeated))
+        self.cutter.on_step.subscribe(self.operators.step_ends)
         self.fake_kernels = FakeKernels(self.mode, self.devices)
         self.pinned = PinnedMemory(self.mode)
         self.known = KnownValues()

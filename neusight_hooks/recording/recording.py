@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal, NamedTuple, Union
+from typing import Any, Literal, NamedTuple, Union
 
 from neusight.predictors.kernel import DTYPE_BYTES
 
@@ -386,7 +386,10 @@ class Step:
     entries: tuple[Entry, ...]
     count: int = 1
     batch: Batch = field(default_factory=Batch)
-    operators: tuple[Operator, ...] = field(default=(), compare=False, repr=False)
+    operators: Sequence[Operator] = field(default=(), compare=False, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "operators": tuple(self.operators)}  # it may be of another class
 
 
 class GraphBreak(NamedTuple):

@@ -48,7 +48,7 @@ class StorageWatch:
         self._kinds: dict[int, str] = {}
         #: What the storages were for that live on without memory.
         self._emptied: dict[int, str | None] = {}
-        #: Those whose memory belongs to a captured CUDA graph, which no allocator hears of.
+        #: Those whose memory belongs to a captured CUDA graph, which no allocator is called for.
         self._in_graphs: set[int] = set()
         self._next = 0
         self._num_pools = 0

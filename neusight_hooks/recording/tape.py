@@ -130,20 +130,23 @@ class TapedInput:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CallToken:
-    """An operator begins, one object for all of that name; or what autograd's engine runs, with the
-    number of the node."""
+    """An operator of this name begins, or what autograd's engine runs; one object for each name."""
 
     name: str
     is_node: bool = False
-    sequence_nr: int | None = None
 
 
-@dataclass(slots=True, eq=False)
-class TapedCalls:
-    """Operators begin and (None) end here, innermost first. No entry of a step: what they say
-    together is the step's `operators`."""
+#: What is written as operators are called: one begins; a number of autograd's, of the node that
+#: began before it; (None) the innermost ends.
+CallEvent = CallToken | int | None
 
-    tokens: tuple[CallToken | None, ...]
+
+class TapedCalls(int):
+    """Operators begin and end here, as the tape's `call_log` says from this place on: how many
+    events there are, and the events. No entry of a step: what they say together is the step's
+    `operators`. (Neither it nor what it stands for is looked through for garbage.)"""
+
+    __slots__ = ()
 
 
 #: One thing that happened.
@@ -276,8 +279,9 @@ class Tape:
         self.followers: list[Follower] = []
         #: Gives the program's lines, where they are wanted.
         self.stacks = stacks
-        #: Operators that began and ended since the last entry.
-        self.calls: list[CallToken | None] = []
+        #: What operators did since the last entry, and before.
+        self.calls: list[CallEvent] = []
+        self.call_log: list[CallEvent] = []
         #: Called before an entry is written, to add to `calls` what ended.
         self.before_entry = Listeners[[]]()
         #: Calls of compiled code that run, one in the other.
@@ -298,9 +302,10 @@ class Tape:
     # -- writing ----------------------------------------------------------------------------------
 
     def add_op(self, op: TapedOp) -> None:
-        """An op on the GPU; RunawayLoop where it is one too many."""
-        if self._cpu_pending or self.before_entry.functions:
-            self.flush()
+        """An op on the GPU; RunawayLoop where it is one too many. Who follows operators has noted
+        which ended."""
+        if self._cpu_pending or self.calls:
+            self._write_pending()
         self.gpu_ops += 1
         self.entries.append(op)
         if self.gpu_ops > self._stops_at:
@@ -362,6 +367,9 @@ class Tape:
     def flush(self) -> None:
         """Writes down what is pending, before the entries are read."""
         self.before_entry()
+        self._write_pending()
+
+    def _write_pending(self) -> None:
         if self._cpu_pending:
             self._write_cpu_work()
         if self.calls:
@@ -379,8 +387,11 @@ class Tape:
         self.entries.append(work)
 
     def _write_calls(self, count: int) -> None:
-        self.entries.append(TapedCalls(tuple(self.calls[:count])))
-        del self.calls[:count]
+        log, calls = self.call_log, self.calls
+        self.entries.append(TapedCalls(len(log)))
+        log.append(count)
+        log += calls[:count]
+        del calls[:count]
 
     def _stop_runaway(self) -> None:
         self._stops_at = self.gpu_ops + _OPS_TO_CLEAN_UP

@@ -50,6 +50,13 @@ class TensorListener(Protocol):
         ...
 
 
+class _ThreadState(threading.local):
+    """How often one thread is inside of neusight's own work, and whether inside of a kernel."""
+
+    depth = 0
+    in_kernel_invocation = False
+
+
 class ForecastMode(FakeTensorMode):  # type: ignore[no-untyped-call, unused-ignore]
     """The fake mode that all tensors of one forecast share; it knows the recorder."""
 
@@ -58,7 +65,7 @@ class ForecastMode(FakeTensorMode):  # type: ignore[no-untyped-call, unused-igno
     avoid_device_init = True
 
     def __init__(self, listener: TensorListener) -> None:
-        self._local = threading.local()
+        self._local = _ThreadState()
         super().__init__(allow_non_fake_inputs=True, allow_fallback_kernels=False)
         self.listener = listener
         self.cache_enabled = False  # the recorder has its own, of which this would be a second
@@ -66,13 +73,13 @@ class ForecastMode(FakeTensorMode):  # type: ignore[no-untyped-call, unused-igno
     @property
     def is_inside(self) -> bool:
         """Whether neusight itself computes in this thread, so that ops are not the script's own."""
-        return getattr(self._local, "depth", 0) > 0
+        return self._local.depth > 0
 
     @contextmanager
     def inside(self) -> Iterator[None]:
         """Ops in here are neusight's or FakeTensor's own and are not recorded."""
         local = self._local
-        local.depth = getattr(local, "depth", 0) + 1
+        local.depth += 1
         try:
             yield
         finally:
@@ -82,7 +89,7 @@ class ForecastMode(FakeTensorMode):  # type: ignore[no-untyped-call, unused-igno
     def outside(self) -> Iterator[None]:
         """Ops in here are the program's again, though neusight or torch's compiler called it."""
         local = self._local
-        depth, local.depth = getattr(local, "depth", 0), 0
+        depth, local.depth = local.depth, 0
         try:
             yield
         finally:
@@ -92,7 +99,7 @@ class ForecastMode(FakeTensorMode):  # type: ignore[no-untyped-call, unused-igno
     # because another one is inside a kernel.
     @property
     def in_kernel_invocation(self) -> bool:
-        return bool(getattr(self._local, "in_kernel_invocation", False))
+        return self._local.in_kernel_invocation
 
     @in_kernel_invocation.setter
     def in_kernel_invocation(self, value: bool) -> None:

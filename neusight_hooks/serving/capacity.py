@@ -58,7 +58,7 @@ def capacity_of(
     largest step; OptionError where not even a block is left."""
     usable = int(gpu.memory_bytes * utilization)
     activations = max_tokens * program.widest * _ACTIVATION_BYTES
-    activations += max_seqs * program.vocabulary * _LOGIT_BYTES // program.ranks
+    activations += max_seqs * program.vocabulary * _LOGIT_BYTES
     left = usable - program.weight_bytes - activations - gpu.context_bytes
     a_block = program.kv_bytes_per_token * block_size
     if num_blocks is not None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from neusight.predictors.errors import OptionError
 from neusight.predictors.gpu import GPU
+from neusight.serving.load import mean_tokens
 from neusight.serving.scheduler import BOUNDS, ServedRequest, ServerRun
 
 __all__ = [
@@ -127,6 +128,8 @@ class ServingFigures:
     """
 
     num_requests: int
+    mean_input_tokens: float
+    mean_output_tokens: float
     duration_s: float
     ttft_s: Percentiles
     tpot_s: Percentiles
@@ -204,8 +207,11 @@ def serving_figures(
     busy_share = min(1.0, gpu_s / duration_s)
     watts = gpu.tdp_w * num_gpus * (busy_share + _IDLE_POWER * (1 - busy_share))
     offered, saturation = _saturation(runs)
+    mean_input, mean_output = mean_tokens([one.request for one in served])
     return ServingFigures(
         num_requests=len(served),
+        mean_input_tokens=mean_input,
+        mean_output_tokens=mean_output,
         duration_s=duration_s,
         ttft_s=percentiles([(one.ttft_s, 1) for one in served]),
         tpot_s=tpot,

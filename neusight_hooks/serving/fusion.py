@@ -93,9 +93,12 @@ def _as_attention(
     size, out = scores.size, values.size
     assert isinstance(size, GemmSize) and isinstance(out, GemmSize)
     heads = size.batch // sequences
+    projections = (item.kernel for item in reversed(launches[:start]))
+    # torch's math attention upcasts what the cache holds in the dtype of the projections
+    dtype = next((one.dtype for one in projections if _is_plain_product(one)), scores.dtype)
     kernel = Kernel.attention(
         sequences, heads, heads, size.m, size.n, size.k,
-        causal=True, dtype=scores.dtype, head_dim_v=out.n,
+        causal=True, dtype=dtype, head_dim_v=out.n,
     )  # fmt: skip
     return launches[start]._replace(kernel=kernel)
 

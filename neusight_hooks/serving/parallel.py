@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 from neusight.predictors.errors import OptionError
 from neusight.predictors.kernel import (
@@ -17,7 +20,63 @@ from neusight.predictors.kernel import (
 from neusight.serving.fusion import joined_products
 from neusight.serving.launches import EXPERTS, LaunchedKernel
 
-__all__ = ["is_router", "tensor_parallel"]
+__all__ = ["is_router", "stages_of", "tensor_parallel"]
+
+#: The number of a layer in the path of a module.
+_NUMBER = re.compile(r"(?:^|\.)(\d+)(?=\.|$)")
+#: What a stage sends for each token: the hidden state, and the residual beside it, which the first
+#: norm of the next stage adds (vllm/model_executor/models/llama.py, `IntermediateTensors`).
+_SENT_TENSORS = 2
+
+
+def stages_of(
+    launches: Sequence[LaunchedKernel], stages: int, *, tokens: int
+) -> list[tuple[LaunchedKernel, ...]]:
+    """The kernels of each stage of a pipeline: as many layers each as can be, the later stages one
+    more, but not the last, which has the logits (vllm/distributed/utils.py, `get_pp_indices`);
+    each but the first receives the hidden state. OptionError where there are fewer layers."""
+    layers = [_layer_of(launch) for launch in launches]
+    num_layers = 1 + max((layer for layer in layers if layer is not None), default=-1)
+    if num_layers < stages:
+        raise OptionError(
+            f"--pp {stages} needs as many layers in a numbered list; the model has {num_layers}"
+        )
+    first_layers = _first_layers(num_layers, stages)
+    found: list[list[LaunchedKernel]] = [[] for _ in range(stages)]
+    stage = 0
+    last = max(at for at, layer in enumerate(layers) if layer is not None)
+    for at, launch in enumerate(launches):
+        layer = layers[at]
+        if at > last:
+            stage = stages - 1
+        elif layer is not None:
+            stage = bisect_right(first_layers, layer) - 1
+        found[stage].append(launch)
+    hidden = next(
+        item.kernel.size.k for item in reversed(launches) if isinstance(item.kernel.size, GemmSize)
+    )
+    for part in found[1:]:
+        like = next(item for item in part if isinstance(item.kernel.size, GemmSize))
+        num_bytes = int(_SENT_TENSORS * tokens * hidden * DTYPE_BYTES[like.kernel.out_dtype])
+        part.insert(0, _collective("send_recv", num_bytes, like, 2))
+    return [tuple(part) for part in found]
+
+
+def _layer_of(launch: LaunchedKernel) -> int | None:
+    match = _NUMBER.search(launch.module)
+    return None if match is None else int(match[1])
+
+
+def _first_layers(num_layers: int, stages: int) -> list[int]:
+    """The first layer of each stage.
+
+    >>> _first_layers(10, 4)
+    [0, 2, 5, 8]
+    """
+    counts = [num_layers // stages] * stages
+    for at in range(num_layers % stages):
+        counts[stages - 2 - at] += 1
+    return list(accumulate([0, *counts[:-1]]))
 
 
 def tensor_parallel(

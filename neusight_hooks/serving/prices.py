@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import (
@@ -31,12 +31,21 @@ from neusight.serving.launches import (
     aligned,
     fitted_kernels,
 )
-from neusight.serving.parallel import tensor_parallel
+from neusight.serving.parallel import stages_of, tensor_parallel
 from neusight.serving.quantization import Adapters, adapted, quantized
 from neusight.serving.scheduler import BOUNDS, StepBatch, StepCost
 from neusight.timeline.host import HostProfile
 
-__all__ = ["AttentionLayer", "Engine", "EngineName", "StepPrices", "StepProgram", "step_program"]
+__all__ = [
+    "AttentionLayer",
+    "Engine",
+    "EngineName",
+    "PipelinePrices",
+    "StepPrices",
+    "StepProgram",
+    "pipeline_programs",
+    "step_program",
+]
 
 EngineName = Literal["eager", "compiled", "vllm"]
 
@@ -124,8 +133,9 @@ class StepProgram:
     """What a step launches as functions of the batch, each with how often: `kernels` for tokens,
     `attentions` for each layer's cache.
 
-    `host_us` is what the host takes for it eagerly (0: it was not recorded). `kv_bytes_per_token`
-    and `weight_bytes` are those of one GPU. `unmatched` names kernels that no pattern knew.
+    `host_us` is what the host takes for it eagerly (0: it was not recorded). `kv_bytes_per_token`,
+    `vocabulary` and `weight_bytes` are those of one GPU. `unmatched` names kernels that no pattern
+    knew.
     """
 
     kernels: tuple[tuple[FittedKernel, int], ...]
@@ -133,12 +143,26 @@ class StepProgram:
     kv_bytes_per_token: int
     weight_bytes: int
     vocabulary: int
-    hidden: int
     widest: int
     host_us: float = 0.0
     ranks: int = 1
     kv_dtype: str = ""
     unmatched: tuple[str, ...] = ()
+
+    def cached_bytes(self, layer: AttentionLayer) -> int:
+        """Bytes of a token in the cache of that layer."""
+        return int(layer.cached_elements * DTYPE_BYTES[self.kv_dtype or layer.dtype])
+
+    @property
+    def window(self) -> int:
+        """How far the layers look that do not look at everything, the farthest (0: none)."""
+        return max(layer.window for layer, _ in self.attentions) if self.attentions else 0
+
+    @property
+    def window_share(self) -> float:
+        """Of the bytes of a token in the cache, what those layers hold."""
+        held = sum(n * self.cached_bytes(layer) for layer, n in self.attentions if layer.window)
+        return held / self.kv_bytes_per_token if held else 0.0
 
     @property
     def num_launches(self) -> int:
@@ -146,11 +170,17 @@ class StepProgram:
         return sum(count for _, count in self.kernels) + sum(n for _, n in self.attentions)
 
 
-def step_program(
+def step_program(points: Sequence[RecordedPoint], **options: Any) -> StepProgram:
+    """The steps of a model on GPUs that all have every layer: `pipeline_programs` of one stage."""
+    return pipeline_programs(points, **options)[0]
+
+
+def pipeline_programs(
     points: Sequence[RecordedPoint],
     *,
     engine: Engine,
     parameter_bytes: int,
+    stages: int = 1,
     ranks: int = 1,
     expert_parallel: bool = False,
     quantization: str = "",
@@ -158,19 +188,19 @@ def step_program(
     host_us: float = 0.0,
     windows: Sequence[int] = (),
     adapters: Adapters | None = None,
-) -> StepProgram:
-    """The steps of a model that was recorded at some points, as an engine runs them on one of
-    `ranks` GPUs, which share each expert or (`expert_parallel`) the experts. `windows` is how far
-    each attention looks, in order (0: all)."""
-    changed: list[RecordedPoint] = []
+) -> tuple[StepProgram, ...]:
+    """The steps of a model that was recorded at some points, as an engine runs them in each of
+    `stages` on one of `ranks` GPUs, which share each expert or (`expert_parallel`) the experts.
+    `windows` is how far each attention looks, in order (0: all)."""
+    parts: list[list[RecordedPoint]] = [[] for _ in range(stages)]
     unmatched: dict[str, None] = {}
     layers: list[AttentionLayer] = []
-    weights_before = weights_after = adapter_bytes = 0
+    before = after = adapter_bytes = 0
     for point in aligned(points):
+        tokens = point.sequences * point.tokens
         launches = with_attention(point.launches, sequences=point.sequences)
         cached = _cached_heads(launches) if engine.name == "eager" else []
         if engine.name != "eager":
-            tokens = point.sequences * point.tokens
             fused = engine_launches(
                 point.launches,
                 tokens=tokens,
@@ -179,38 +209,76 @@ def step_program(
             )
             launches = fused.launches
             unmatched.update(dict.fromkeys(fused.unmatched))
-        weights_before = _weight_bytes(launches)
+        before = _weight_bytes(launches)
         if quantization:
             launches = quantized(launches, quantization)
-        weights_after = _weight_bytes(launches)
+        after = _weight_bytes(launches)
         launches = tensor_parallel(launches, ranks, expert_parallel=expert_parallel)
         without = _weight_bytes(launches)
         if adapters is not None:
             launches = adapted(launches, adapters)
         adapter_bytes = _weight_bytes(launches) - without
-        changed.append(replace(point, launches=launches))
         layers = layers or _layers(launches, cached, ranks, windows)
-    fitted = list(fitted_kernels(changed))
-    if engine.name == "vllm":
-        fitted += _sampler(changed[0].launches)
-    products = [launch.kernel.size for launch in changed[0].launches
-                if isinstance(launch.kernel.size, GemmSize)]  # fmt: skip
-    vocabulary = products[-1].n * ranks if products else 0
+        of_stages = stages_of(launches, stages, tokens=tokens) if stages > 1 else [launches]
+        for part, launched in zip(parts, of_stages, strict=True):
+            part.append(replace(point, launches=launched))
+    others = (parameter_bytes - before) // ranks  # embedding, norms, biases
+    weights = (parameter_bytes - before + after) // ranks + adapter_bytes - others
+    all_products = sum(_weight_bytes(part[0].launches) for part in parts) or 1
+    found: list[StepProgram] = []
+    for at, part in enumerate(parts):
+        num_layers = sum(isinstance(item.kernel.size, AttentionSize) for item in part[0].launches)
+        own = weights * _weight_bytes(part[0].launches) // all_products
+        if at == 0:
+            own += others
+            if stages > 1:
+                own += max(0, _logits_bytes(parts[-1][0].launches) - others)  # if they are tied
+        program = _of_stage(
+            part, layers[:num_layers], kv_dtype, engine=engine, is_last=at == stages - 1
+        )
+        layers = layers[num_layers:]
+        found.append(
+            replace(
+                program,
+                weight_bytes=own,
+                host_us=host_us / stages,
+                ranks=ranks,
+                unmatched=tuple(unmatched),
+            )
+        )
+    return tuple(found)
+
+
+def _of_stage(
+    points: Sequence[RecordedPoint],
+    layers: Sequence[AttentionLayer],
+    kv_dtype: str,
+    *,
+    engine: Engine,
+    is_last: bool,
+) -> StepProgram:
+    """What the stage's kernels say; the last one has the logits."""
+    launches = points[0].launches
+    fitted = list(fitted_kernels(points))
+    if is_last and engine.name == "vllm":
+        fitted += _sampler(launches)
+    products = [item.kernel.size for item in launches if isinstance(item.kernel.size, GemmSize)]
     item = {layer: DTYPE_BYTES[kv_dtype or layer.dtype] for layer in layers}
-    kv_bytes = sum(int(layer.cached_elements * item[layer]) for layer in layers)
     return StepProgram(
         kernels=tuple(Counter(fitted).items()),
         attentions=tuple(Counter(layers).items()),
-        kv_bytes_per_token=kv_bytes,
-        weight_bytes=(parameter_bytes - weights_before + weights_after) // ranks + adapter_bytes,
-        vocabulary=vocabulary,
-        hidden=products[-1].k if products else 0,
-        widest=max((size.n + size.k for size in products[:-1]), default=0),
-        host_us=host_us,
-        ranks=ranks,
+        kv_bytes_per_token=sum(int(layer.cached_elements * item[layer]) for layer in layers),
+        weight_bytes=0,
+        vocabulary=products[-1].n if products and is_last else 0,
+        widest=max((size.n + size.k for size in products[: -1 if is_last else None]), default=0),
         kv_dtype=kv_dtype,
-        unmatched=tuple(unmatched),
     )
+
+
+def _logits_bytes(launches: Sequence[LaunchedKernel]) -> int:
+    """Bytes of the weights of the logits."""
+    last = next(item for item in reversed(launches) if isinstance(item.kernel.size, GemmSize))
+    return _weight_bytes([last])
 
 
 def _cached_heads(launches: Sequence[LaunchedKernel]) -> list[int]:
@@ -515,8 +583,24 @@ class StepPrices:
         tokens = sequences * context
         plain = tokens * layer.kv_heads * (layer.head_dim + layer.head_dim_v)
         plain_bytes = plain * DTYPE_BYTES[layer.dtype]
-        kept = tokens * layer.cached_elements * DTYPE_BYTES[self.program.kv_dtype or layer.dtype]
+        kept = tokens * self.program.cached_bytes(layer)
         return replace(kernel, bytes_read=kernel.bytes_read - int(plain_bytes - kept))
+
+
+@dataclass(frozen=True)
+class PipelinePrices:
+    """Prices steps that pass the stages of a pipeline, one after the other; the engine prepares
+    each once, before the first."""
+
+    stages: tuple[StepPrices, ...]
+
+    def __call__(self, batch: StepBatch) -> StepCost:
+        """Microseconds of the step in all stages and in each."""
+        costs = [stage(batch) for stage in self.stages]
+        stages_us = (costs[0].latency_us, *(cost.gpu_us for cost in costs[1:]))
+        longest = max(costs, key=lambda cost: cost.gpu_us)
+        gpu_us = sum(cost.gpu_us for cost in costs) / len(costs)
+        return StepCost(sum(stages_us), longest.bound, gpu_us, stages_us)
 
 
 def _key(kernel: FittedKernel) -> str:

@@ -20,6 +20,7 @@ __all__ = [
     "adapted",
     "quantized",
     "require_quantization",
+    "stated_quantization",
 ]
 
 Quantization = Literal["fp8", "int8", "int4"]
@@ -49,6 +50,43 @@ def require_quantization(name: str, gpu: GPU) -> None:
             f"{gpu.name} does not multiply {unit} numbers. Choose --quantization {other}, or a GPU "
             "of Ada, Hopper or later."
         )
+
+
+#: Methods of checkpoints with 4-bit weights in groups, and with FP8 weights and activations.
+_GROUPED, _FP8 = ("gptq", "awq", "auto-round"), ("fp8", "fbgemm_fp8")
+
+
+def stated_quantization(config: object) -> str:
+    """What the `quantization_config` of a model's config comes to: a name of `QUANTIZATIONS`, ""
+    without one, else the name of its method, which is not served as such.
+
+    >>> stated_quantization({"quant_method": "awq", "bits": 4})
+    'int4'
+    >>> stated_quantization({"quant_method": "mxfp4"})
+    'mxfp4'
+    """
+    if not isinstance(config, dict) or not config:
+        return ""
+    method = str(config.get("quant_method") or config.get("quant_algo") or "unnamed").lower()
+    if method in _FP8:
+        return "fp8"
+    if method in _GROUPED and config.get("bits", 4) == 4:
+        return "int4"
+    if method == "compressed-tensors":
+        return _of_compressed_tensors(config) or method
+    return method
+
+
+def _of_compressed_tensors(config: dict[str, object]) -> str:
+    """The scheme of its first group of layers; "" where it is another."""
+    groups = config.get("config_groups")
+    group = next(iter(groups.values()), None) if isinstance(groups, dict) else None
+    if not isinstance(group, dict) or not isinstance(group.get("weights"), dict):
+        return ""
+    weights, has_activations = group["weights"], bool(group.get("input_activations"))
+    scheme = weights.get("num_bits"), weights.get("type", "int"), has_activations
+    names = {(4, "int", False): "int4", (8, "int", True): "int8", (8, "float", True): "fp8"}
+    return names.get(scheme, "")
 
 
 def quantized(launches: Sequence[LaunchedKernel], name: str) -> tuple[LaunchedKernel, ...]:

@@ -55,11 +55,13 @@ class StepBatch(NamedTuple):
 
 
 class StepCost(NamedTuple):
-    """Microseconds of a step, and what they are bound by: a position in `BOUNDS`."""
+    """Microseconds of a step, and what they are bound by: a position in `BOUNDS`. `gpu_us` is how
+    long each GPU works, `stages_us` what each stage of a pipeline takes (empty: it is one)."""
 
     latency_us: float
     bound: int
     gpu_us: float
+    stages_us: tuple[float, ...] = ()
 
 
 class StepPricing(Protocol):
@@ -76,7 +78,9 @@ class SchedulerOptions:
 
     `reserves_input`: a request starts only when its whole prompt fits into the free blocks.
     `watermark` is the share of blocks that a start leaves free. `drafts` tokens are proposed for
-    each sequence and step, each accepted with `acceptance` if those before it are.
+    each sequence and step, each accepted with `acceptance` if those before it are. Of the bytes of
+    a token, layers that look `window` tokens back hold `window_share`; they keep no more tokens.
+    A pipeline of `stages` has as many batches under way.
     """
 
     num_blocks: int
@@ -91,6 +95,9 @@ class SchedulerOptions:
     drafts: int = 0
     acceptance: float = 0.0
     seed: int = 0
+    window: int = 0
+    window_share: float = 0.0
+    stages: int = 1
 
     def __post_init__(self) -> None:
         if self.max_num_batched_tokens < self.max_num_seqs * (1 + self.drafts):
@@ -106,7 +113,19 @@ class SchedulerOptions:
         >>> SchedulerOptions(num_blocks=10).blocks_of(17)
         2
         """
-        return -(-tokens // self.block_size)
+        if not self.window_share:
+            return -(-tokens // self.block_size)
+        return int(self.blocks_of_each(np.array(tokens)))
+
+    def blocks_of_each(self, tokens: np.ndarray) -> np.ndarray:
+        """The same for several sequences."""
+        blocks: np.ndarray = -(-tokens // self.block_size)
+        if not self.window_share:
+            return blocks
+        most = -(-self.window // self.block_size) + 1  # the window begins inside a block
+        unseen = np.maximum(0, blocks - most)
+        windowed: np.ndarray = blocks - (unseen * self.window_share).astype(np.int64)
+        return windowed
 
 
 class ServedRequest(NamedTuple):
@@ -137,7 +156,8 @@ class ServedRequest(NamedTuple):
 
 
 class StepRecord(NamedTuple):
-    """One step as it was: start and length, what it held, and what waited."""
+    """One step as it was: start and length, what the server held (`running` of all that is under
+    way), and what waited. `lane` says which of a pipeline's batches it was."""
 
     start_s: float
     latency_s: float
@@ -149,6 +169,7 @@ class StepRecord(NamedTuple):
     preempted: int
     bound: int
     gpu_s: float
+    lane: int = 0
 
 
 @dataclass(frozen=True)
@@ -164,7 +185,8 @@ class ServerRun:
     @property
     def end_s(self) -> float:
         """When the last step ended."""
-        return self.steps[-1].start_s + self.steps[-1].latency_s if self.steps else 0.0
+        last = self.steps
+        return max((step.start_s + step.latency_s for step in last), default=0.0)
 
 
 @dataclass(eq=False)
@@ -313,48 +335,86 @@ def require_servable(request: InferenceRequest, options: SchedulerOptions) -> No
 
 
 class _ServerState:
-    """The state of a server between steps. Decoding sequences are numpy arrays beside their list,
-    in the order in which they started: a step costs a few array operations whatever it holds."""
+    """A server between steps: what arrives, waits and is cached, and the batches under way, one for
+    each stage of its pipeline."""
 
     def __init__(
         self, options: SchedulerOptions, price: StepPricing, requests: Sequence[InferenceRequest]
     ) -> None:
         self.options = options
         self.price = price
-        self.now_s = 0.0
         self.arriving = [(one.arrival_s, one.index, one) for one in requests]
         heapq.heapify(self.arriving)
         self.waiting = _Queue(by_priority=options.policy == "priority")
         self.blocks = _Blocks(options)
-        self.decoding: list[_Sequence] = []
-        self.context = np.zeros(0, dtype=np.int64)
-        self.left = np.zeros(0, dtype=np.int64)
-        self.held = np.zeros(0, dtype=np.int64)
-        self.partial: _Sequence | None = None
+        self.lanes = [_Lane(self, number) for number in range(options.stages)]
+        self.stages_free_s = [0.0] * options.stages
         self.served: list[ServedRequest] = []
         self.steps: list[StepRecord] = []
         self.gaps: dict[float, int] = {}
         self.random = np.random.default_rng(options.seed)
 
+    @property
+    def num_running(self) -> int:
+        """Sequences that have started and not ended, of all batches."""
+        return sum(lane.num_running for lane in self.lanes)
+
     def run(self) -> ServerRun:
         """Every step as vLLM's scheduler fills it."""
         while True:
-            self._arrive()
-            if not (self.decoding or self.partial or self.waiting):
-                if not self.arriving:
+            lane = min(self.lanes, key=lambda one: (one.now_s, one.is_idle, one.number))
+            lane.complete()
+            self._arrive(lane.now_s)
+            lane.is_idle = not lane.step()
+            if lane.is_idle:
+                events = [one.now_s for one in self.lanes if not one.is_idle]
+                events += [self.arriving[0][0]] if self.arriving else []
+                if not events:
                     break
-                self.now_s = self.arriving[0][0]
-                continue
-            self._step()
+                lane.now_s = max(lane.now_s, min(events))
         gaps = tuple(sorted(self.gaps.items()))
-        return ServerRun(tuple(self.served), tuple(self.steps), gaps, self.options.num_blocks)
+        steps = sorted(self.steps, key=lambda step: step.start_s)
+        return ServerRun(tuple(self.served), tuple(steps), gaps, self.options.num_blocks)
 
-    def _arrive(self) -> None:
-        while self.arriving and self.arriving[0][0] <= self.now_s:
+    def _arrive(self, now_s: float) -> None:
+        while self.arriving and self.arriving[0][0] <= now_s:
             time_s, _, request = heapq.heappop(self.arriving)
             self.waiting.add(_Sequence(request, time_s))
 
-    def _step(self) -> None:
+    def through_stages(self, start_s: float, cost: StepCost) -> float:
+        """When a batch that is scheduled then has passed every stage, after those before it."""
+        for at, us in enumerate(cost.stages_us or (cost.latency_us,)):
+            start_s = max(start_s, self.stages_free_s[at]) + us * 1e-6
+            self.stages_free_s[at] = start_s
+        return start_s
+
+
+class _Lane:
+    """The sequences that step together. Those that decode are numpy arrays beside their list, in
+    the order in which they started: a step costs a few array operations whatever it holds."""
+
+    def __init__(self, server: _ServerState, number: int) -> None:
+        self.server = server
+        self.number = number
+        self.options = server.options
+        self.blocks = server.blocks
+        self.now_s = 0.0
+        self.is_idle = False
+        self.decoding: list[_Sequence] = []
+        self.context = np.zeros(0, dtype=np.int64)
+        self.left = np.zeros(0, dtype=np.int64)
+        self.held = np.zeros(0, dtype=np.int64)
+        self.partial: _Sequence | None = None
+        self.prefills: list[tuple[_Sequence, int]] = []
+        self.under_way: StepRecord | None = None
+
+    @property
+    def num_running(self) -> int:
+        """Sequences that have started and not ended."""
+        return len(self.decoding) + len(self.prefills) + (self.partial is not None)
+
+    def step(self) -> bool:
+        """Fills a batch and moves to its end; whether there was anything to do."""
         queries = 1 + self.options.drafts
         preempted = self._grow(queries)
         num_decodes = len(self.decoding)
@@ -370,46 +430,54 @@ class _ServerState:
                 preempted += 1
         if not preempted:
             self._start(budget, prefills)
+        if not num_decodes and not prefills:
+            return False
         context = int(self.context.sum()) + num_decodes * queries
         done = [one for one, chunk in prefills if one.computed + chunk == one.tokens]
         chunks = tuple(Chunk(chunk, one.computed + chunk) for one, chunk in prefills)
         batch = StepBatch(num_decodes, context, chunks, num_decodes + len(done), queries)
-        cost = self.price(batch)
-        start_s = self.now_s
-        self.now_s += cost.latency_us * 1e-6
-        running = num_decodes + len(prefills)
-        used = self.options.num_blocks - self.blocks.free
-        new = self._decoded(cost.latency_us * 1e-6) + len(done)
-        self.partial = None
+        cost = self.server.price(batch)
+        start_s, self.now_s = self.now_s, self.server.through_stages(self.now_s, cost)
+        self.prefills = prefills
+        if prefills:  # the first of them, if there was one
+            self.partial = None
+        self.under_way = StepRecord(
+            start_s,
+            self.now_s - start_s,
+            self.server.num_running,
+            len(self.server.waiting),
+            self.options.num_blocks - self.blocks.free,
+            sum(chunk for _, chunk in prefills),
+            len(done),
+            preempted,
+            cost.bound,
+            cost.gpu_us * 1e-6,
+            self.number,
+        )
+        return True
+
+    def complete(self) -> None:
+        """What the batch that was under way has computed."""
+        step, self.under_way = self.under_way, None
+        if step is None:
+            return
+        new = step.new_tokens + self._decoded(step.latency_s)
+        prefills, self.prefills = self.prefills, []
         for one, chunk in prefills:
             one.computed += chunk
             if one.computed < one.tokens:
                 self.partial = one
             else:
                 self._emit_first(one)
-        self.steps.append(
-            StepRecord(
-                start_s,
-                self.now_s - start_s,
-                running,
-                len(self.waiting),
-                used,
-                sum(chunk for _, chunk in prefills),
-                new,
-                preempted,
-                cost.bound,
-                cost.gpu_us * 1e-6,
-            )
-        )
+        self.server.steps.append(step._replace(new_tokens=new))
 
     def _grow(self, queries: int) -> int:
         """Gives each decoding sequence the blocks of its next tokens; preempts where there are too
         few, the sequence that started last first (under priorities the least important). Returns
         how many were preempted."""
         count = 0
-        size = self.options.block_size
         while self.decoding:
-            needed = np.maximum(0, (self.context + (queries + size - 1)) // size - self.held)
+            needed = np.maximum(0, self.options.blocks_of_each(self.context + queries) - self.held)
             total = int(needed.sum())
             if total <= self.blocks.free:
                 if total:
@@ -446,7 +514,7 @@ class _ServerState:
         self.blocks.give_back(one.blocks, one.request.index)
         one.blocks = one.computed = 0
         one.preemptions += 1
-        self.waiting.add(one, first=True)
+        self.server.waiting.add(one, first=True)
 
     def _hold(self, one: _Sequence, tokens: int) -> bool:
         """Whether there are blocks for so many of its tokens; it holds them then."""
@@ -460,10 +528,12 @@ class _ServerState:
 
     def _start(self, budget: int, prefills: list[tuple[_Sequence, int]]) -> None:
         """Requests from the queue while tokens, sequences and blocks are left."""
-        while self.waiting and budget > 0:
-            if len(self.decoding) + len(prefills) >= self.options.max_num_seqs:
+        others = self.server.num_running - self.num_running
+        most = self.options.max_num_seqs - others - len(self.decoding)
+        while self.server.waiting and budget > 0:
+            if len(prefills) >= most:
                 return
-            one = self.waiting.first()
+            one = self.server.waiting.first()
             reused = min(self.blocks.kept(one.request.index), (one.tokens - 1) //
                          self.options.block_size)  # fmt: skip
             cached = max(reused * self.options.block_size, self._prefix(one))
@@ -475,7 +545,7 @@ class _ServerState:
             wanted = one.tokens if self.options.reserves_input else cached + chunk
             if self.options.blocks_of(wanted) > self.blocks.free:
                 return
-            self.waiting.pop()
+            self.server.waiting.pop()
             one.blocks = self.blocks.found_again(one.request.index)
             one.computed = cached
             self._hold(one, cached + chunk)
@@ -498,7 +568,8 @@ class _ServerState:
         if not count:
             return 0
         if self.options.drafts:
-            drawn = self.random.random((count, self.options.drafts)) < self.options.acceptance
+            chances = self.server.random.random((count, self.options.drafts))
+            drawn = chances < self.options.acceptance
             tokens = np.minimum(1 + np.cumprod(drawn, axis=1).sum(axis=1), self.left)
             new = int(tokens.sum())
             self.context += tokens
@@ -507,7 +578,7 @@ class _ServerState:
             new = count
             self.context += 1
             self.left -= 1
-        self.gaps[latency_s] = self.gaps.get(latency_s, 0) + count
+        self.server.gaps[latency_s] = self.server.gaps.get(latency_s, 0) + count
         finished = np.flatnonzero(self.left <= 0)
         if finished.size:
             ends = [int(at) for at in finished]
@@ -524,7 +595,7 @@ class _ServerState:
             one.first_token_s = self.now_s
         else:
             gap_s = self.now_s - one.last_token_s
-            self.gaps[gap_s] = self.gaps.get(gap_s, 0) + 1
+            self.server.gaps[gap_s] = self.server.gaps.get(gap_s, 0) + 1
         one.last_token_s = self.now_s
         one.emitted += 1
         if one.emitted >= one.request.output_tokens:
@@ -547,7 +618,7 @@ class _ServerState:
     def _finish(self, one: _Sequence) -> None:
         self.blocks.give_back(one.blocks)
         one.blocks = 0
-        self.served.append(
+        self.server.served.append(
             ServedRequest(
                 one.request,
                 one.arrival_s,
@@ -560,4 +631,4 @@ class _ServerState:
         turn = one.request.next_turn
         if turn is not None:
             time_s = self.now_s + one.request.think_s
-            heapq.heappush(self.arriving, (time_s, turn.index, turn))
+            heapq.heappush(self.server.arriving, (time_s, turn.index, turn))

@@ -257,7 +257,7 @@ def _read_costs(host: Fields, name: str) -> dict[str, float] | None:
 
 
 def _read_source(found: Fields) -> dict[str, Any]:
-    """Whatever it tells, as long as what is printed is of the right kind."""
+    """Whatever it holds, as long as what is printed is of the right kind."""
     for reported, needs in _TOGETHER.items():
         for name in needs if reported in found.values else ():
             found.number(name, least=0.0, most=_MOST)

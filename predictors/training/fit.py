@@ -696,9 +696,9 @@ def fit_folders(
         }
         made = _networks_of(rows, family, seed=seed, show_progress=show_progress)
         for name, (item, scores) in made.items():
-            noted = replace(item, provenance={**provenance, "mape": scores})
-            networks[name] = noted
-            save_network(noted, Path(out) / f"{name}.npz")
+            complete = replace(item, provenance={**provenance, "mape": scores})
+            networks[name] = complete
+            save_network(complete, Path(out) / f"{name}.npz")
     return networks
 
 

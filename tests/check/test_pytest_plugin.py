@@ -292,6 +292,29 @@ def test_a_test_over_its_budgets_fails_with_the_largest_parts(run: pytest.Pytest
     assert "Linear" in printed
 
 
+def test_an_operator_has_a_budget_of_its_own(run: pytest.Pytester) -> None:
+    run.makepyfile(
+        """
+        import pytest
+        from model import train
+
+        @pytest.mark.latency_budget(gpu="H100", ms=100, operator="aten::linear")
+        def test_within(): train()
+
+        @pytest.mark.latency_budget(gpu="H100", ms=0.001, operator="aten::linear")
+        def test_over(): train()
+
+        @pytest.mark.latency_budget(gpu="H100", ms=100, operator="aten::conv2d")
+        def test_absent(): train()
+        """
+    )
+
+    printed = result_of(run, passed=1, failed=2)
+
+    assert "µs in aten::linear, " in printed
+    assert "aten::conv2d runs no kernel in a step, but has a budget" in printed
+
+
 def test_budgets_judge_the_forecasts_of_the_fixture(run: pytest.Pytester) -> None:
     body = 'forecast("H100", train), forecast("A100", train)'
     run.makepyfile(budgets("0.001", "1", fixture="forecast", body=body))
@@ -377,6 +400,8 @@ def test_a_budget_without_cuda_work_fails(run: pytest.Pytester) -> None:
         'latency_budget(gpu="H100", ms="12")',
         'latency_budget(gpu="H100", ms=-1)',
         'latency_budget(gpu="H100", seconds=1)',
+        'latency_budget(gpu="H100", ms=1, operator=3)',
+        'memory_budget(gpu="H100", gib=3, operator="aten::linear")',
         "memory_budget(gib=3)",
         'ttft_budget(gpu="H100", gib=3)',
         "tpot_budget(ms=3)",

@@ -50,6 +50,11 @@ TABLE = [
     ("run --gpu H100 pkg.train", "run --gpu H100 -m pkg.train"),
     ("check --gpu H100 smal.py", "check --gpu H100 small.py"),
     ("check --gpu H100 folder", "check --gpu H100 folder/train.py"),
+    ("check --gpu H100 small.py --update", "check --gpu H100 --update small.py"),
+    (
+        "check --gpu T4 small.py --x 1 --tolerance ttft=1% --update",
+        "check --gpu T4 --tolerance ttft=1% --update small.py --x 1",
+    ),
 ]
 
 
@@ -100,6 +105,16 @@ def test_what_a_hint_says_is_taken_without_another(
         words.append("small.py")
 
     assert main(words) == 0, capsys.readouterr().err
+
+
+def test_after_two_dashes_every_option_is_the_scripts(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from neusight.integrations.cli.commands import check as check_command
+
+    monkeypatch.setattr(check_command, "run", lambda options, program: len(program.arguments))
+
+    assert main(["check", "--gpu", "H100", "--", "small.py", "--update"]) == 1
 
 
 def test_a_module_that_is_nowhere_is_reported(

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import neusight
 from neusight.recording.recording import Mark, OpCall
+from recorded_programs import entries_of
 
 
 def ops(forecast: neusight.Forecast, phase: str = "") -> Counter[str]:
@@ -148,9 +149,7 @@ def test_mixed_precision_with_a_scaler_unscales_and_steps() -> None:
     assert counts["_foreach_norm"] == 2
     halves = [
         entry.signature.op
-        for step in forecast.recording.steps
-        for entry in step.entries
-        if isinstance(entry, OpCall) and entry.signature.op == "aten::addmm"
+        for entry in entries_of(forecast, OpCall) if entry.signature.op == "aten::addmm"
         and entry.signature.output_tensors[0].dtype == "float16"
     ]  # fmt: skip
     assert len(halves) == 4
@@ -326,9 +325,8 @@ def test_annotations_of_the_script_and_of_torch_are_kept() -> None:
 
     marks = [
         (entry.kind, entry.name)
-        for step in forecast.recording.steps
-        for entry in step.entries
-        if isinstance(entry, Mark) and entry.kind.startswith("annotation")
+        for entry in entries_of(forecast, Mark)
+        if entry.kind.startswith("annotation")
     ]
     assert marks == [
         ("annotation_begin", "my part"), ("annotation_begin", "range"),

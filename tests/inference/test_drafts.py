@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -13,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import neusight
 from neusight.forecast import Forecast
 from neusight.inference.generation import Generation, generation_of
+from recorded_programs import forecast_of
 
 WIDTH, HEADS, WORDS = 128, 4, 1000
 PROMPT, DRAFTS, ROUNDS = 96, 3, 5
@@ -68,12 +67,6 @@ def decode_speculatively(target: Language, draft: Language) -> list[float]:
         event.record()
     torch.cuda.synchronize()
     return [before.elapsed_time(event) * 1e3 for before, event in pairwise(events)]
-
-
-def forecast_of(program: Callable[[], object]) -> Forecast:
-    with neusight.forecast_on("H100") as forecast:
-        program()
-    return forecast
 
 
 def drafting(forecast: Forecast) -> Generation:

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-import neusight
 from neusight.forecast import Forecast
 from neusight.inference.generation import DecodeCall, Generation, generation_of
 from neusight.integrations.check.observation import observe
 from neusight.timeline.spans import Timeline
+from recorded_programs import forecast_of
 
 WIDTH, HEADS, LAYERS, WORDS = 256, 4, 3, 1000
 Cache = list[tuple[torch.Tensor, torch.Tensor]]
@@ -57,12 +57,6 @@ class Language(nn.Module):
             x = x + out
             grown.append(kept)
         return self.head(x[:, -1]), grown
-
-
-def forecast_of(program: Callable[[], object]) -> Forecast:
-    with neusight.forecast_on("H100") as forecast:
-        program()
-    return forecast
 
 
 def found(forecast: Forecast) -> Generation:

@@ -26,6 +26,7 @@ from neusight.recording.call_stack import (
 from neusight.recording.recording import Alloc, OpCall, Recording, Synchronize
 from neusight.session import Session, SessionOptions
 from places import ROOT
+from recorded_programs import entries_of
 
 HERE = Path(__file__).name
 
@@ -60,7 +61,7 @@ def recorded(*, with_stack: bool = True) -> Recording:
 
 
 def calls(recording: Recording) -> list[OpCall]:
-    return [e for step in recording.steps for e in step.entries if isinstance(e, OpCall)]
+    return entries_of(recording, OpCall)
 
 
 def test_a_stack_ends_at_the_caller_and_names_files_relative_to_the_folder() -> None:
@@ -189,7 +190,7 @@ def test_lines_of_a_notebook_are_those_of_its_cells(
     forecast = forecast_of_cell(filename)
 
     recording = forecast.recording
-    waits = [e for step in recording.steps for e in step.entries if isinstance(e, Synchronize)]
+    waits = entries_of(recording, Synchronize)
     stacks = {call.stack for call in calls(recording)}
     assert {wait.source for wait in waits} == {f"{cell}:3", f"{cell}:10"}
     assert (f"{cell}:8",) in {stack[:1] for stack in stacks}

@@ -11,7 +11,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import neusight
 from neusight.recording.recording import Mark
-from recorded_programs import Block, calls, data, where
+from recorded_programs import Block, calls, data, entries_of, where
 
 
 def test_an_optimizer_that_fails_does_not_stay() -> None:
@@ -63,12 +63,7 @@ def test_modules_begin_and_end_in_turn() -> None:
     with neusight.forecast_on("H100") as forecast:
         Block().cuda()(data())
 
-    marks = [
-        (entry.kind, entry.name, entry.detail)
-        for step in forecast.recording.steps
-        for entry in step.entries
-        if isinstance(entry, Mark)
-    ]
+    marks = [(entry.kind, entry.name, entry.detail) for entry in entries_of(forecast, Mark)]
     assert marks == [
         ("module_begin", "Block", "Block"),
         ("module_begin", "Block.inner", "Linear"), ("module_end", "Block.inner", "Linear"),

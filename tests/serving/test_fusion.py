@@ -200,6 +200,23 @@ def test_attention_written_as_products_is_one_kernel() -> None:
     assert found.kernel.size[:6] == (1, HEADS, HEADS, TOKENS, 32, DIM)
 
 
+def test_attention_that_upcasts_keeps_the_cache_in_the_dtype_of_its_projections() -> None:
+    softmax = Kernel.rows(
+        KernelClass.SOFTMAX, "softmax", HEADS * TOKENS, 32, dtype="float32", bytes_read=1,
+        bytes_written=1,
+    )  # fmt: skip
+    launches = [
+        product(HIDDEN, HIDDEN, "a.qkv"),
+        LaunchedKernel(Kernel.gemm(TOKENS, 32, DIM, batch=HEADS, dtype="float32"), "a"),
+        LaunchedKernel(softmax, "a"),
+        LaunchedKernel(Kernel.gemm(TOKENS, DIM, 32, batch=HEADS, dtype="float32"), "a"),
+    ]
+
+    found = with_attention(launches)[1]
+
+    assert found.kernel.dtype == "bfloat16"
+
+
 def test_what_no_pattern_knows_is_named_and_kept() -> None:
     sort = Kernel.rows(
         KernelClass.SORT, "sort_rows", TOKENS, HIDDEN, dtype="bfloat16", bytes_read=1,

@@ -13,7 +13,13 @@ from neusight.predictors.kernel import AttentionSize, CollectiveSize, Kernel
 from neusight.predictors.predictor import Estimate
 from neusight.serving.capacity import capacity_of
 from neusight.serving.launches import LaunchedKernel, RecordedPoint
-from neusight.serving.prices import Engine, StepPrices, StepProgram, step_program
+from neusight.serving.prices import (
+    Engine,
+    StepPrices,
+    StepProgram,
+    pipeline_programs,
+    step_program,
+)
 from neusight.serving.quantization import Adapters
 from neusight.serving.scheduler import BOUNDS, Chunk, StepBatch
 from neusight.timeline.host import PLAIN
@@ -65,7 +71,7 @@ def points() -> list[RecordedPoint]:
 
 def program(**changed: object) -> StepProgram:
     given = {"engine": Engine("compiled"), "parameter_bytes": 10**8, **changed}
-    return step_program(points(), **given)  # type: ignore[arg-type]
+    return step_program(points(), **given)
 
 
 def prices(engine: Engine = Engine("compiled"), **changed: object) -> StepPrices:  # noqa: B008
@@ -168,6 +174,33 @@ def test_ranks_pay_for_what_they_exchange() -> None:
 
     assert any(isinstance(one.base.size, CollectiveSize) for one, _ in two.program.kernels)
     assert all(layer.heads == 4 and layer.kv_heads == 1 for layer, _ in two.program.attentions)
+
+
+def test_the_stages_of_a_pipeline_share_layers_and_weights() -> None:
+    given = {"engine": Engine("vllm"), "parameter_bytes": 10**8}
+    layered = [
+        replace(
+            point,
+            launches=tuple(
+                launch._replace(module=f"m.{number}.{launch.module}")
+                for number in range(3)
+                for launch in point.launches[:3]
+            )
+            + point.launches[3:],
+        )
+        for point in points()
+    ]
+
+    [whole] = pipeline_programs(layered, **given)  # type: ignore[arg-type]
+    stages = pipeline_programs(layered, stages=2, **given)  # type: ignore[arg-type]
+
+    assert [sum(n for _, n in one.attentions) for one in stages] == [2, 1]
+    assert sum(one.kv_bytes_per_token for one in stages) == whole.kv_bytes_per_token
+    assert sum(one.weight_bytes for one in stages) == pytest.approx(whole.weight_bytes, abs=2)
+    sent = [one.base.name for one, _ in stages[1].kernels if one.base.name == "send_recv"]
+    assert sent == ["send_recv"]
+    with pytest.raises(OptionError, match="the model has 3"):
+        pipeline_programs(layered, stages=4, **given)  # type: ignore[arg-type]
 
 
 def test_fewer_bits_leave_room_for_more_tokens() -> None:

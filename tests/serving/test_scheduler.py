@@ -171,6 +171,17 @@ def test_a_request_that_can_never_be_served_is_refused_with_the_limit(
         run([request_], **changed)
 
 
+@given(st.integers(1, 4000), st.integers(0, 500), st.sampled_from([0.25, 1.0]))
+def test_layers_with_a_window_keep_no_more_than_it(tokens: int, window: int, share: float) -> None:
+    windowed = options(window=window, window_share=share)
+
+    whole = options().blocks_of(tokens)
+    kept = min(whole, options().blocks_of(window) + 1)
+    exact = share * kept + (1 - share) * whole
+    assert exact <= windowed.blocks_of(tokens) < exact + 1
+    assert windowed.blocks_of(tokens) <= windowed.blocks_of(tokens + 1)
+
+
 def test_a_budget_below_the_sequences_is_refused() -> None:
     with pytest.raises(OptionError, match="--max-num-batched-tokens"):
         options(max_num_seqs=65)
@@ -193,9 +204,17 @@ LOADS = st.builds(
     st.sampled_from(["fcfs", "priority"]),
     st.sampled_from([0, 2]),
     st.booleans(),
+    st.sampled_from([0.0, 0.7, 1.0]),
+    st.sampled_from([1, 2, 3]),
 )
 def test_every_token_is_served_once_and_no_block_is_lost(
-    load: Load, num_blocks: int, policy: str, drafts: int, keeps: bool
+    load: Load,
+    num_blocks: int,
+    policy: str,
+    drafts: int,
+    keeps: bool,
+    window_share: float,
+    stages: int,
 ) -> None:
     requests = load.requests(most_tokens=600)
     found, batches = run(
@@ -205,6 +224,9 @@ def test_every_token_is_served_once_and_no_block_is_lost(
         drafts=drafts,
         acceptance=0.6,
         keeps_prefixes=keeps,
+        window=40,
+        window_share=window_share,
+        stages=stages,
     )
 
     wanted = sum(one.request.output_tokens for one in found.served)
@@ -214,6 +236,37 @@ def test_every_token_is_served_once_and_no_block_is_lost(
     assert all(0 <= step.used_blocks <= num_blocks for step in found.steps)
     assert all(one.arrival_s <= one.scheduled_s <= one.first_token_s for one in found.served)
     assert all(one.first_token_s <= one.last_token_s for one in found.served)
+    assert all(step.running <= 8 for step in found.steps)
+    assert sum(count for _, count in found.gaps_s) <= wanted - len(found.served)
+
+
+@given(LOADS)
+def test_a_server_stands_still_only_until_the_next_request_arrives(load: Load) -> None:
+    found, _ = run(load.requests(most_tokens=600), num_blocks=60)
+
+    arrivals = {one.arrival_s for one in found.served}
+    for step, after in zip(found.steps, found.steps[1:], strict=False):
+        if after.start_s > step.start_s + step.latency_s:
+            assert step.waiting == 0
+            assert after.start_s in arrivals
+
+
+class Staged:
+    """A millisecond in each of two stages."""
+
+    def __call__(self, batch: StepBatch) -> StepCost:
+        return StepCost(2000.0, 1, 1000.0, (1000.0, 1000.0))
+
+
+def test_a_pipeline_has_a_batch_in_each_stage() -> None:
+    requests = [InferenceRequest(0, 0.0, 64, 3), InferenceRequest(1, 0.0, 64, 3)]
+
+    found = simulate(requests, options(stages=2), Staged())
+
+    assert [step.lane for step in found.steps] == [0, 1, 0, 1, 0, 1]
+    assert [1e3 * step.start_s for step in found.steps] == pytest.approx([0, 0, 2, 3, 4, 5])
+    assert [1e3 * step.latency_s for step in found.steps] == pytest.approx([2, 3, 2, 2, 2, 2])
+    assert found.end_s == pytest.approx(0.007)  # one after the other they would take 12
 
 
 def test_equal_loads_are_served_equally() -> None:

@@ -48,7 +48,7 @@ def pair_of_revisions(
     request: RevisionRequest, *, tell: Callable[[str], object] = lambda text: None
 ) -> Iterator[Pair | str]:
     """The program compared, while the trees of the revisions are there for its lines to be read;
-    why not, where it fails in one of them. `tell` hears what is being done.
+    why not, where it fails in one of them. `tell` is called with what is being done.
 
     OptionError for what is no revision, no repository, or does not have the script.
     """

@@ -64,6 +64,9 @@ DEFAULT_STEPS = 1
 
 def add_arguments(plan: argparse.ArgumentParser) -> None:
     """The options of `neusight plan`."""
+    plan.add_argument("--serve", metavar="MODEL",
+                      help="instead of a script: the cheapest deployment that serves MODEL "
+                      "(options as in `neusight serve`)")  # fmt: skip
     add_options(plan, "--gpu", required=True, metavar="NAME[,NAME…]")
     plan.add_argument("--sweep", action="append", default=[], metavar="ARGUMENT[=V1,V2,…]",
                       help="an argument of the script's own and its values, or a flag, left out "

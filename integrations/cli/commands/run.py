@@ -240,6 +240,8 @@ def _program_options(options: argparse.Namespace, start: Launched | None) -> Pro
         tokens=options.tokens,
         # `compare` shows the lines behind what differs.
         with_stack=options.max_memory is not None or options.save is not None,
+        # The verdict is made without them.
+        with_operators=any((options.trace, options.json, options.html, options.save)),
         rank=rank_options(options, start),
         ranks=read_ranks(options.rank)[1],
         wait_s=options.wait,

@@ -6,7 +6,7 @@ import argparse
 import shlex
 import sys
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from neusight.exit_codes import ExitCode
 from neusight.integrations.cli.files import report_problems, tried, write_json
@@ -27,7 +27,7 @@ DESCRIPTION = (
     "each further one, throughput, cost, and the highest rate that keeps a limit. MODEL is the "
     "config.json or folder of a transformers model (no weights are read), FILE.py:FUNCTION that "
     "builds any causal model, or a recording of a generation (neusight run --save). Exit codes: 0 "
-    "ok, 1 a --require is not met, 2 wrong use."
+    "ok, 1 a --require is not met or a figure is worse than in --baseline, 2 wrong use."
 )
 
 _KV_DTYPES = {"auto": "", "fp8": "float8_e4m3fn"}
@@ -53,13 +53,16 @@ def _add_deployment(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--tp", default="1", metavar="N[,N…]",
                        help="GPUs that share each layer (tensor parallel), also several to "
                        "compare (1)")  # fmt: skip
+    serve.add_argument("--pp", default="1", metavar="N[,N…]",
+                       help="GPUs in a row, each with some of the layers (pipeline parallel), also "
+                       "several to compare (1)")  # fmt: skip
     serve.add_argument("--enable-expert-parallel", action="store_true",
                        help="GPUs of --tp have whole experts, not a part of each")  # fmt: skip
     serve.add_argument("--replicas", type=int, default=1, metavar="N",
                        help="copies of the server that share the requests (1)")  # fmt: skip
-    serve.add_argument("--quantization", default="none", metavar="NAME[,NAME…]",
+    serve.add_argument("--quantization", default="", metavar="NAME[,NAME…]",
                        help=f"of the layers' weights: none, {', '.join(QUANTIZATIONS)}; also "
-                       "several to compare (none)")  # fmt: skip
+                       "several to compare (what the config says)")  # fmt: skip
     serve.add_argument("--lora-adapters", type=int, default=0, metavar="N",
                        help="LoRA adapters that are loaded at once (0)")  # fmt: skip
     serve.add_argument("--lora-rank", type=int, default=16, metavar="R", help="their rank (16)")
@@ -149,6 +152,10 @@ def _add_results(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--slo", default="", metavar="LIMITS",
                        help="limits of a request: ttft=500ms,tpot=30ms,e2e=20s; finds the highest "
                        "rate that keeps them")  # fmt: skip
+    serve.add_argument("--plan", action="store_true",
+                       help="find the cheapest deployment that keeps --slo at --rate: numbers of "
+                       "GPUs and replicas, what --quantization names, tokens of a step (as "
+                       "`neusight plan --serve MODEL`)")  # fmt: skip
     serve.add_argument("--attainment", type=float, default=0.9, metavar="S",
                        help="share of requests that must keep them (0.9)")  # fmt: skip
     serve.add_argument("--price", action="append", default=[], metavar="GPU=PRICE,…",
@@ -156,6 +163,12 @@ def _add_results(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--require", default="", metavar="LIMITS",
                        help="exit with 1 unless the figures keep these: "
                        "tpot_p50<=30ms,ttft_p99<=2s,output_tokens_per_s>=1000")  # fmt: skip
+    serve.add_argument("--baseline", metavar="FILE",
+                       help="exit with 1 where a figure is worse than in this earlier "
+                       "result")  # fmt: skip
+    serve.add_argument("--update", action="store_true", help="write the result to --baseline")
+    serve.add_argument("--tolerance", default="0.5%", metavar="SHARE",
+                       help="how much worse than --baseline is no regression (0.5%%)")  # fmt: skip
     serve.add_argument("--json", metavar="FILE", help="write all figures there")
     serve.add_argument("--html", metavar="FILE", help="write a page with curves there")
     serve.add_argument("--trace", metavar="FILE",
@@ -169,10 +182,17 @@ def run(options: argparse.Namespace) -> int:
     from neusight.integrations.serving.screen import screen_lines
 
     request = serve_request(options)
-    points, highest, problems = _served(_servers(options, request), request)
-    lines = screen_lines(points, highest, request, is_quiet=options.quiet)
+    stored = _stored(options)
+    servers = _servers(options, request)
+    if options.plan:
+        points, highest, problems, lines = _planned(servers, request)
+    else:
+        points, highest, problems = _served(servers, request)
+        lines = screen_lines(points, highest, request, is_quiet=options.quiet)
     print(coloured("\n".join(lines), sys.stdout))
     failed = [text for one in request.requirements for text in one.failures(points)]
+    if stored is not None:
+        failed += _judged(options, stored, points, highest)
     problems += _write(options, request, points, highest)
     report_problems([*problems, *failed])
     return ExitCode.JUDGED if failed else ExitCode.OK
@@ -202,6 +222,19 @@ def _served(
     if not points:
         raise OptionError("; ".join(problems))
     return points, highest, problems
+
+
+def _planned(
+    servers: list[Server], request: ServeRequest
+) -> tuple[list[LoadPoint], Highest, list[str], list[str]]:
+    """The cheapest deployments, what is left out, and what is shown."""
+    from neusight.integrations.serving.search import cheapest, plan_lines
+
+    assert request.load is not None
+    points, problems = cheapest(servers, request.load, request.slo, request.rates[0])
+    if not points:
+        raise OptionError("; ".join([*plan_lines([], request.rates[0]), *problems]))
+    return points, [], problems, plan_lines(points, request.rates[0])
 
 
 def _settings(options: argparse.Namespace) -> ServerSettings:
@@ -247,12 +280,26 @@ def _servers(options: argparse.Namespace, request: ServeRequest) -> list[Server]
             draft = _model(options.draft, gpu, options) if options.draft else None
             models = _model(options.model, gpu, options), draft
         deployments = [
-            Deployment(gpu, ranks, quantization, options.replicas)
+            Deployment(gpu, ranks, quantization, options.replicas, stages)
             for ranks in request.ranks
-            for quantization in request.quantizations
+            for stages in request.stages
+            for quantization in request.quantizations or (_quantization_of(models[0]),)
         ]
         found += _of_gpu(options, request, models, deployments, settings)
     return found
+
+
+def _quantization_of(model: ServedModel) -> str:
+    from neusight.serving.quantization import QUANTIZATIONS
+
+    name = model.quantization
+    if name and name not in QUANTIZATIONS:
+        raise OptionError(
+            f"the config of {model.name} says that its weights are quantized with {name}, which is "
+            f"not served as such. State what comes nearest: --quantization "
+            f"{', '.join(QUANTIZATIONS)} or none"
+        )
+    return name
 
 
 def _of_gpu(
@@ -312,6 +359,7 @@ def _write(
     """Writes what was asked for; what could not be written."""
     problems: list[str] = []
     for path, write in (
+        (options.update and options.baseline, lambda path: _write_document(path, points, highest)),
         (options.json, lambda path: _write_document(path, points, highest)),
         (options.html, lambda path: _write_page(path, options, request, points, highest)),
         (options.trace, lambda path: _write_trace(path, points)),
@@ -322,6 +370,35 @@ def _write(
             if not found:
                 print(f"written to {path}")
     return problems
+
+
+def _stored(options: argparse.Namespace) -> dict[str, Any] | None:
+    """The baseline, read before anything is recorded; OptionError, BaselineError."""
+    from neusight.integrations.serving.baseline import parse_tolerance, read_result
+
+    parse_tolerance(options.tolerance)
+    if options.update and not options.baseline:
+        raise OptionError("--update writes --baseline FILE, which is not given")
+    return read_result(options.baseline) if options.baseline and not options.update else None
+
+
+def _judged(
+    options: argparse.Namespace,
+    stored: dict[str, Any],
+    points: list[LoadPoint],
+    highest: Highest,
+) -> list[str]:
+    """What is worse than the baseline; prints what else differs."""
+    from neusight.integrations.serving.baseline import judge, parse_tolerance
+    from neusight.integrations.serving.document import serving_document
+
+    tolerance = parse_tolerance(options.tolerance)
+    found = judge(serving_document(points, highest), stored, tolerance=tolerance)
+    state = f"{len(found.failures)} worse" if found.failures else "nothing is worse"
+    print(f"baseline  {options.baseline}: {state}")
+    for note in found.notes:
+        print(f"  {note}")
+    return list(found.failures)
 
 
 def _write_document(path: str, points: list[LoadPoint], highest: Highest) -> None:

@@ -25,6 +25,7 @@ _OLD_NODE = "torch before 1.11 has other names of autograd's nodes"
 _RESIZED = "torch 1.9 makes and resizes results in the op"
 _DROPPED = "torch 2.11 drops out in cuDNN's attention at any rate, 2.13 at multiples of 1/16"
 _CAST = "autocast casts the weights of a recurrent network in its op, a forecast before it"
+_SHARED = "autograd adds a gradient in place unless its storage is shared, which is not forecast"
 _EXPANDED = "torch expands the bias where no cuBLASLt adds it"
 
 #: The first that fits. Releases are those of profiles and of sources that were compared: what is
@@ -49,6 +50,8 @@ _REASONS = (
     _Reason("aten::_cudnn_rnn", "aten::zeros", "*", _CAST),
     _Reason("", "*: torch::autograd::CopyBackwards*", "", _CAST),
     _Reason("", "*: torch::autograd::CopyBackwards*", "*: ToCopyBackward0", _CAST),
+    _Reason("autograd::engine::*", "aten::add", "aten::add_", _SHARED),
+    _Reason("autograd::engine::*", "aten::add_", "aten::add", _SHARED),
     _Reason("*", "aten::slice", "", "torch 2.6 slices whole dimensions too, 2.11 does not"),
     _Reason("*", "*Backward", "*Backward0", _OLD_NODE),
     _Reason("*", "*Backward1", "*Backward0", _OLD_NODE),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing.process
 import os
 import signal
@@ -12,6 +11,7 @@ import weakref
 from collections.abc import Callable
 
 from neusight.exit_codes import ExitCode
+from neusight.integrations.program.guard.system_calls import system_call
 from neusight.interrupts import RELAY
 
 __all__ = [
@@ -59,7 +59,7 @@ def refusal_of(action: Callable[[], object]) -> str:
 
 def end_with_parent(parent: int) -> None:
     """In a forked process: it is killed when the process above ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    system_call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
 

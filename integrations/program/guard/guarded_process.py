@@ -185,8 +185,7 @@ def _in_guarded_process(
                 if status is not None:
                     return _ended(status, store.folder, files=summary_of(changes_in(store.folder)))
         with _store(None, keep) as store:
-            allowed = allowed_folders(words, caches)
-            return _run_in_overlay(work, store, allowed, interrupt)
+            return _run_in_overlay(work, store, allowed_folders(caches), interrupt)
 
 
 @contextmanager
@@ -195,10 +194,12 @@ def _store(parent: str | None, keep: str | None) -> Iterator[Store]:
     store = Store.create(parent=parent)
     try:
         (Path(store.folder) / _ANSWER).mkdir()
-        yield store
+        try:
+            yield store
+        finally:
+            if keep is not None:
+                store.not_kept += keep_changes(changes_in(store.folder), keep, store=store.folder)
     finally:
-        if keep is not None:
-            store.not_kept += keep_changes(changes_in(store.folder), keep, store=store.folder)
         store.close(keep=keep)
         for text in store.not_kept:
             print(f"neusight: --keep-writes {keep} could not keep {text}", file=sys.stderr)
@@ -291,7 +292,7 @@ def _run_in_overlay(
             _answer(lambda: work(own), folder)
 
         status = _run_child(run, interrupt, supervisor)
-        files = summary_of(store.changes()) if supervisor.has_begun else ""
+        files = summary_of(store.changes()) if supervisor.listener is not None else ""
         refused = supervisor.summary_line()
         return _ended(status, folder, files=files, refused=refused, has_view=False)
 
@@ -300,21 +301,18 @@ def _run_in_overlay(
 def _temporary_folder(store: str) -> Iterator[str]:
     """A folder in the store that the script takes for the system's temporary one, by a short name:
     multiprocessing makes sockets in it, whose paths have 108 bytes at most."""
-    folder = Path(store) / _TEMPORARY
+    folder, link = Path(store) / _TEMPORARY, Path(_SHORT_PARENT) / Path(store).name
     folder.mkdir()
-    link = Path(_SHORT_PARENT) / Path(store).name
-    if len(str(folder)) <= _LONGEST_TEMPORARY:
-        yield str(folder)
-        return
+    shortest = folder
+    if len(str(folder)) > _LONGEST_TEMPORARY:
+        with suppress(OSError):
+            link.symlink_to(folder)
+            shortest = link
     try:
-        link.symlink_to(folder)
-    except OSError:
-        yield str(folder)
-        return
-    try:
-        yield str(link)
+        yield str(shortest)
     finally:
-        link.unlink(missing_ok=True)
+        if shortest is link:
+            link.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -390,11 +388,11 @@ def _serve_until_end(supervisor: Supervisor, signals: _Signals) -> None:
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
         poll.register(ended, select.POLLIN)
-        waiting = supervisor.descriptor()
-        if waiting is not None:
-            poll.register(waiting, select.POLLIN)
+        supervisor.connect()
+        if supervisor.listener is not None:
+            poll.register(supervisor.listener, select.POLLIN)
         while True:
-            is_waiting = supervisor.has_waiting or signals.is_interrupted
+            is_waiting = bool(supervisor.waiting) or signals.is_interrupted
             events = poll.poll(_AGAIN_MS if is_waiting else None)
             # A signal would end an answer half-way, and the call would return nonsense.
             signal.pthread_sigmask(signal.SIG_BLOCK, [*ENDING_SIGNALS, RELAY])

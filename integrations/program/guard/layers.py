@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-from neusight.fake_cuda.store.changes import ATTRIBUTES, Change, is_private_to_systems
+from neusight.fake_cuda.store.changes import ATTRIBUTES, Change
 from neusight.fake_cuda.store.leftovers import open_up
 
 __all__ = ["add_layer", "changes_in"]
@@ -28,14 +28,11 @@ def add_layer(store: str, covered: str) -> tuple[str, str]:
 
 
 def changes_in(store: str) -> Iterator[Change]:
-    """What the view shows otherwise, by path; not what it left in temporary folders, unless the
-    working directory lies there."""
+    """What the view shows otherwise, by path."""
     for number in sorted(_names_in(f"{store}/{_LAYERS}"), key=int):
         place = f"{store}/{_LAYERS}/{number}"
         covered = os.readlink(f"{place}/{_COVERED}")
-        for change in _Layer(covered).changes(f"{place}/upper", covered, covered, is_moved=False):
-            if not is_private_to_systems(change.path):
-                yield change
+        yield from _Layer(covered).changes(f"{place}/upper", covered, covered, is_moved=False)
 
 
 class _Layer(NamedTuple):

@@ -56,7 +56,7 @@ class Call(NamedTuple):
     path: int
     #: Of the descriptor of the folder that the path starts at, or of the file where there is none.
     folder: int = -1
-    #: Or the flag that the call stands for.
+    #: Or, from NO_FOLLOW on, the flags that the call stands for.
     flags: int = -1
     #: Or a length.
     mode: int = -1
@@ -65,11 +65,17 @@ class Call(NamedTuple):
     second_path: int = -1
     second_folder: int = -1
 
+    def flags_of(self, arguments: tuple[int, ...]) -> int:
+        """Its flags where it has these arguments."""
+        if 0 <= self.flags < NO_FOLLOW:
+            return arguments[self.flags] & 0xFFFFFFFF
+        return max(self.flags, 0)
+
 
 #: Numbers on x86-64 and on arm64 (0: not there) -> call.
 _TABLE = {
     (2, 0): Call("open", 0, flags=1, mode=2),
-    (85, 0): Call("creat", 0, mode=1),
+    (85, 0): Call("open", 0, flags=os.O_CREAT | os.O_WRONLY | os.O_TRUNC, mode=1),  # creat
     (257, 56): Call("open", 1, 0, flags=2, mode=3),
     (437, 437): Call("openat2", 1, 0),
     (4, 0): Call("stat", 0, result=1),
@@ -87,7 +93,7 @@ _TABLE = {
     (258, 34): Call("mkdir", 1, 0, mode=2),
     (133, 0): Call("mknod", 0, mode=1),
     (259, 33): Call("mknod", 1, 0, mode=2),
-    (84, 0): Call("rmdir", 0),
+    (84, 0): Call("unlink", 0, flags=REMOVE_FOLDER),
     (87, 0): Call("unlink", 0),
     (263, 35): Call("unlink", 1, 0, flags=2),
     (82, 0): Call("rename", 0, second_path=1),

@@ -59,9 +59,10 @@ class Supervisor:
     def __init__(self, folder: str, allowed: Iterable[str]) -> None:
         self._overlay = Overlay(Store(folder), left_alone=allowed)
         self._theirs, self._ours = socket.socketpair()
-        self._listener: int | None = None
-        #: Calls that wait for another process, which reads a pipe.
-        self._waiting: list[Request] = []
+        #: What is readable when a call waits; None where no process is supervised.
+        self.listener: int | None = None
+        #: Calls that wait for another process, which reads a pipe: to be tried every moment.
+        self.waiting: list[Request] = []
         #: Name of a program -> what it was kept from changing.
         self._refused: dict[str, dict[str, None]] = {}
 
@@ -74,24 +75,17 @@ class Supervisor:
             return True
         return False
 
-    def descriptor(self) -> int | None:
-        """In this process, once the other runs: what is readable when a call waits; None where it
-        is not supervised."""
+    def connect(self) -> None:
+        """In this process, once the other runs: gets its calls, if it is supervised."""
         self._theirs.close()
         with self._ours:
             _, received, _, _ = socket.recv_fds(self._ours, 1, 1)
-        self._listener = received[0] if received else None
-        return self._listener
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether a process was supervised."""
-        return self._listener is not None
+        self.listener = received[0] if received else None
 
     def close(self) -> None:
         """What still runs of it can make nothing more."""
-        if self._listener is not None:
-            os.close(self._listener)
+        if self.listener is not None:
+            os.close(self.listener)
 
     def summary_line(self) -> str:
         """What was refused, by program; empty where nothing was."""
@@ -105,21 +99,16 @@ class Supervisor:
 
     # -- calls ------------------------------------------------------------------------------------
 
-    @property
-    def has_waiting(self) -> bool:
-        """Whether `serve_waiting` is to be called every moment."""
-        return bool(self._waiting)
-
     def serve_waiting(self) -> None:
         """Tries the calls again that wait for another process."""
-        waiting, self._waiting = self._waiting, []
+        waiting, self.waiting = self.waiting, []
         for request in waiting:
             self._serve(request)
 
     def serve(self, on_receipt: Callable[[int], None]) -> None:
         """Answers the next call; `on_receipt` gets the number of its thread before."""
-        assert self._listener is not None
-        request = receive(self._listener)
+        assert self.listener is not None
+        request = receive(self.listener)
         if request is not None:
             on_receipt(request.process)
             self._serve(request)
@@ -135,7 +124,7 @@ class Supervisor:
         except (_GoOn, LeftAloneError):
             request.go_on()
         except BlockingIOError:
-            self._waiting.append(request)
+            self.waiting.append(request)
         except OSError as error:
             request.answer(error.errno or errno.EIO)
         finally:
@@ -144,7 +133,7 @@ class Supervisor:
     def _only_looks(self, request: Request) -> bool:
         call = CALLS[request.number]
         if call.does == "open":
-            return not request.arguments[call.flags] & _WRITES
+            return not call.flags_of(request.arguments) & _WRITES
         return call.does in ("stat", "access", "readlink", "chdir")
 
     def _answer(self, asked: _Asked) -> None:
@@ -154,7 +143,6 @@ class Supervisor:
             raise _GoOn
         operations: dict[str, Callable[[_Asked, str], int | None]] = {
             "open": self._open,
-            "creat": self._open,
             "stat": self._look,
             "access": self._look,
             "readlink": self._look,
@@ -164,7 +152,6 @@ class Supervisor:
             "mknod": lambda asked, path: self._overlay.mknod(path, asked.masked_mode()),
             "symlink": lambda asked, path: self._overlay.symlink(asked.second_text(), path),
             "unlink": self._unlink,
-            "rmdir": lambda asked, path: self._overlay.rmdir(path),
             "rename": self._rename,
             "link": lambda asked, path: self._overlay.link(path, asked.second()),
             "chmod": self._change,
@@ -175,7 +162,7 @@ class Supervisor:
         if does not in operations:  # programs do without calls that older kernels lack
             raise OSError(errno.ENOSYS, path)
         done = operations[does](asked, path) or 0
-        if does not in ("open", "creat"):
+        if does != "open":
             asked.request.answer(value=done)
             return
         try:
@@ -280,10 +267,7 @@ class _Asked:
         #: Whether its path starts at a folder that only shows what is visible at another one.
         self.starts_in_store = False
         self.call = CALLS[request.number]
-        at = self.call.flags
-        self.flags = 0 if at < 0 else at if at == NO_FOLLOW else self._argument(at) & 0xFFFFFFFF
-        if self.call.does == "creat":
-            self.flags = os.O_CREAT | os.O_WRONLY | os.O_TRUNC
+        self.flags = self.call.flags_of(request.arguments)
 
     @property
     def mode(self) -> int:

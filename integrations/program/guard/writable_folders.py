@@ -1,10 +1,9 @@
-"""Where a guarded script may write past the overlay: devices, caches, the temporary folder."""
+"""Where a guarded script may write past the overlay: devices and caches."""
 
 from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,24 +15,22 @@ __all__ = ["allowed_folders", "caches_of_packages"]
 
 #: Devices, shared memory, and what a process says of itself.
 _ALWAYS = ("/dev", "/proc/self")
-_TEMPORARY = ("/tmp", "/var/tmp")
 
 
-def allowed_folders(words: Iterable[str], caches: Iterable[str]) -> list[str]:
-    """The folders, the caches among them, but none that holds the working directory, or what one of
-    the program's words may name: what is there is the user's."""
-    temporary = {os.path.realpath(path) for path in (tempfile.gettempdir(), *_TEMPORARY)}
-    return [*_ALWAYS, *_redirected(), *caches, *sorted(_free(temporary, words))]
+def allowed_folders(caches: Iterable[str]) -> list[str]:
+    """The folders, the caches among them, and the files into which output goes."""
+    return [*_ALWAYS, *_redirected(), *caches]
 
 
 @contextmanager
 def caches_of_packages(words: Iterable[str]) -> Iterator[list[str]]:
-    """The folders in which packages keep what they can make again, but none that holds what is the
-    user's, as in `allowed_folders`.
+    """The folders in which packages keep what they can make again, but none that holds the working
+    directory, or what one of the program's words may name: what is there is the user's.
 
     The kernel can only allow what is there, so they are made; those that stay empty go again.
     """
-    caches = _free(cache_folders(), words)
+    theirs = _places_of(words)
+    caches = [path for path in cache_folders() if not any(is_in(one, path) for one in theirs)]
     made: list[Path] = []
     try:
         for path in caches:
@@ -43,11 +40,6 @@ def caches_of_packages(words: Iterable[str]) -> Iterator[list[str]]:
         for folder in reversed(made):
             with suppress(OSError):
                 folder.rmdir()
-
-
-def _free(folders: Iterable[str], words: Iterable[str]) -> list[str]:
-    theirs = _places_of(words)
-    return [path for path in folders if not any(is_in(one, path) for one in theirs)]
 
 
 def _made(folder: Path) -> list[Path]:

@@ -24,7 +24,7 @@ _monotonic = time.monotonic  # the true one: a script's clock shows the forecast
 
 
 class ReportInterval:
-    """Seconds after which it is reported first, and again; a quick program hears nothing."""
+    """Seconds after which it is reported first, and again; for a quick program never."""
 
     def __init__(self, first_s: float, then_s: float) -> None:
         self.first_s, self.then_s = first_s, then_s

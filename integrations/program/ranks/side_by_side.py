@@ -148,7 +148,7 @@ class _Server:
             request = process.next_request()
             if request is not None:
                 handled(self._exchange, process.rank, request)
-        elif process.ended in ready:  # and all that it said was heard
+        elif process.ended in ready:  # and all that it sent was read
             process.close()
         if process.end is not None and process.rank not in self._over:
             self._over.add(process.rank)

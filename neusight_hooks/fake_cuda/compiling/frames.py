@@ -26,7 +26,7 @@ def install_frames(patches: Patches, recorder: Recorder) -> None:
     stacks = recorder.tape.stacks
     notes = _Notes(recorder, f"{Path.cwd()}/" if stacks is None else stacks.folder)
 
-    def noted(code: CodeType, *args: Any, **kwargs: Any) -> Any:
+    def recorded(code: CodeType, *args: Any, **kwargs: Any) -> Any:
         with notes.of(code, str(kwargs.get("compile_id"))):
             return compile_frame(code, *args, **kwargs)
 
@@ -34,7 +34,7 @@ def install_frames(patches: Patches, recorder: Recorder) -> None:
         notes.recompiled = find_reasons(*args, **kwargs)
         return notes.recompiled
 
-    patches.set(convert_frame, "_compile", noted)
+    patches.set(convert_frame, "_compile", recorded)
     patches.set(convert_frame, "get_and_maybe_log_recompilation_reasons", reasons)
 
 

@@ -260,7 +260,7 @@ _GUARDED_LOAD = 12
 #: Rows of a CTA that coordinate descent is taken to find for rows of thousands of elements: with
 #: blocks of 2048 elements and 16 warps, Inductor's own, 32 sums a thread. A prior.
 _TUNED_ROWS = 8
-#: A line that defines a value, the values that it uses, and what tells rows apart.
+#: A line that defines a value, the values that it uses, and what distinguishes rows.
 _DEFINED = re.compile(r"\s*(_?tmp\d+) = ")
 _NAME = re.compile(r"\b_?tmp\d+\b")
 _ROW = re.compile(r"\b[xyz]\d+\b|\b[xyz](?:index|mask)\b|XBLOCK|YBLOCK")

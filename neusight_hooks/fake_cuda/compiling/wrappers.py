@@ -60,7 +60,7 @@ def read_wrapper(text: str) -> Wrapper:
 class Wrappers:
     """Texts of wrappers by their keys; what is put there can be loaded.
 
-    It also hears what is asked of the GPU, and what the summary is to warn of, while a graph is
+    It also collects what is asked of the GPU, and what the summary is to warn of, while a graph is
     compiled: the text says it, since nothing of that happens where the graph is loaded.
     """
 
@@ -70,12 +70,12 @@ class Wrappers:
         self._warnings: list[str] = []
 
     def begin(self) -> None:
-        """What is heard from here on is of another graph."""
+        """What is collected from here on is of another graph."""
         self._queries.clear()
         self._warnings.clear()
 
     def wrapper(self, code: str, kernels: Mapping[str, FusedKernel]) -> Wrapper:
-        """The wrapper of what is compiled, with what was heard since it began."""
+        """The wrapper of what is compiled, with what was collected since it began."""
         tracked = Wrapper(code, kernels, dict(self._queries), tuple(self._warnings))
         self.begin()
         return tracked
@@ -83,7 +83,7 @@ class Wrappers:
     def recording_queries(
         self, mode: ForecastMode, on_query: Callable[[str, object], None]
     ) -> Callable[[str, object], None]:
-        """`on_query`, of which what is asked inside neusight is heard: where a graph is
+        """`on_query`, of which what is asked inside neusight is kept: where a graph is
         compiled."""
 
         def tracked(device_query: str, answer: object) -> None:
@@ -94,7 +94,7 @@ class Wrappers:
         return tracked
 
     def record_warnings(self, patches: Patches, recorder: Recorder) -> None:
-        """From here on warnings are heard, too."""
+        """From here on warnings are collected, too."""
         warn_once = recorder.warn_once
 
         def tracked(text: str) -> None:

@@ -121,18 +121,18 @@ def _install_programs(patches: Patches, processes: Processes) -> None:
             processes.folder.record_started(process)
             setattr(self, _OWN, process)
 
-    def noted(self: Any, code: int | None) -> int | None:
+    def counted(self: Any, code: int | None) -> int | None:
         process: StartedProcess | None = getattr(self, _OWN, None)
         if process is not None and code and -code not in _ENDS_ON_PURPOSE and processes.folder:
             processes.folder.put_failure(process, f"it ended with status {code}")
         return code
 
     def poll_and_record(self: Any) -> int | None:
-        return noted(self, poll(self))
+        return counted(self, poll(self))
 
     @runs_the_program
     def wait_and_record(self: Any, *args: Any, **named: Any) -> int | None:
-        return noted(self, wait(self, *args, **named))
+        return counted(self, wait(self, *args, **named))
 
     @runs_the_program
     def system_as_part(command: Any) -> int:

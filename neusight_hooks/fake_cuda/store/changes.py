@@ -14,9 +14,7 @@ from typing import NamedTuple
 
 from neusight.fake_cuda.store.leftovers import STORE_PREFIX
 
-__all__ = [
-    "ATTRIBUTES", "REMOVED", "Change", "is_in", "is_private_to_systems", "keep", "summary_of",
-]  # fmt: skip
+__all__ = ["ATTRIBUTES", "REMOVED", "Change", "is_in", "keep", "summary_of"]
 
 #: Attributes that overlayfs keeps in an upper layer (Documentation/filesystems/overlayfs.rst), as
 #: root and as an ordinary user.
@@ -48,7 +46,8 @@ def summary_of(changes: Iterable[Change]) -> str:
     """What became of the script's files, in a line; empty where it wrote none."""
     first: dict[tuple[bool, bool], str] = {}
     for one in changes:
-        first.setdefault((one.is_new, one.is_removed), _shown(one.path))
+        if not _is_of_no_account(one.path):
+            first.setdefault((one.is_new, one.is_removed), _shown(one.path))
     written = [
         f"{words} (first: {first[kind]})" for kind, words in _WRITTEN.items() if kind in first
     ]
@@ -70,6 +69,8 @@ def keep(changes: Iterable[Change], folder: str, *, store: str) -> list[str]:
     kept_in, here, removed = os.path.realpath(folder), os.getcwd(), []
     not_kept: list[str] = []
     for change in changes:
+        if _is_of_no_account(change.path):
+            continue
         if change.is_removed:
             removed.append(_shown(change.path))
         if change.source is None:
@@ -82,20 +83,6 @@ def keep(changes: Iterable[Change], folder: str, *, store: str) -> list[str]:
         with open(os.path.join(kept_in, REMOVED), "w") as file:
             file.writelines(f"{path}\n" for path in removed)
     return not_kept
-
-
-def is_private_to_systems(path: str) -> bool:
-    """Whether a new file there is of no account: Python's own, neusight's own, or in a temporary
-    folder that does not hold the working directory."""
-    here = os.getcwd()
-    if "__pycache__" in path:
-        return True
-    for folder in {os.path.realpath(tempfile.gettempdir()), *_TEMPORARY}:
-        if path.startswith(f"{folder}/{STORE_PREFIX}"):
-            return True
-        if is_in(path, folder) and not is_in(here, folder):
-            return True
-    return False
 
 
 def _target(path: str, kept_in: str, here: str) -> str:
@@ -135,3 +122,17 @@ def is_in(path: str, folder: str) -> bool:
 def _shown(path: str) -> str:
     """A path as the user would name it from here."""
     return path.removeprefix(os.getcwd().rstrip("/") + "/")
+
+
+def _is_of_no_account(path: str) -> bool:
+    """Whether nobody looks for a change there afterwards: Python's own, neusight's own, or in a
+    temporary folder that does not hold the working directory."""
+    here = os.getcwd()
+    if "__pycache__" in path:
+        return True
+    for folder in {os.path.realpath(tempfile.gettempdir()), *_TEMPORARY}:
+        if path.startswith(f"{folder}/{STORE_PREFIX}"):
+            return True
+        if is_in(path, folder) and not is_in(here, folder):
+            return True
+    return False

@@ -265,10 +265,14 @@ class Store:
         own = self._files + path.rstrip("/")
         is_shown = place.path == own
         is_new = is_shown and (self.is_hidden(path) or self._status(path) is None)
-        names = [] if is_new else self.true.listdir(path if is_shown else place.path)
-        changed = dict.fromkeys((*self._names(own), *self._names(self._hidden + path)))
-        seen = [name for name in changed if self.lstat(os.path.join(path, name)) is not None]
-        return [*(name for name in names if name not in changed), *seen]
+        real = [] if is_new else self.true.listdir(path if is_shown else place.path)
+        names = dict.fromkeys(real)
+        for name in (*self._names(self._hidden + path), *self._names(own)):
+            if self.lstat(os.path.join(path, name)) is None:
+                names.pop(name, None)
+            else:
+                names[name] = None
+        return list(names)
 
     def _names(self, folder: str) -> list[str]:
         status = self._status(folder)

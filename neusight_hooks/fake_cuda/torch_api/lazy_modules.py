@@ -87,6 +87,9 @@ def install_lazy(undo: ExitStack, module: LazyModule, apart: Iterable[str] = ())
         if owner.get(child) is module:
             del owner[child]
 
+    for part in apart:
+        if part in sys.modules:  # of an earlier forecast: importing it again would not set it here
+            vars(module)[part.removeprefix(f"{name}.")] = sys.modules[part]
     undo.callback(forget)
     sys.meta_path.insert(0, finder)
     sys.modules[name] = module

@@ -44,7 +44,7 @@ def by_meta_kernel(
     mode: ForecastMode, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Any:
     """What a function on tensors of one GPU returns; NotImplemented where only the fake mode knows,
-    and where the call fails, which the mode tells in its own words."""
+    and where the call fails, which the mode reports in its own words."""
     kernel = _kernel_of(func)
     if kernel is None:
         return NotImplemented

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 
-from neusight.recording.recording import COMPILED_CODE, UNSEEN
+from neusight.recording.recording import COMPILED_CODE, UNSEEN, StepKind
 from neusight.recording.tape import CallToken, Tape
 from neusight.recording.tensor import ForecastMode
 
-#: Operators of one recording after which no more are written: a program whose steps never repeat.
-_MOST_OPERATORS = 300_000
+#: Begins and ends of one recording after which no more are written: a program whose steps never
+#: repeat.
+_MOST_EVENTS = 600_000
+
+#: Steps in a row after which one is not followed.
+_STEPS_IN_A_ROW = 2
 
 #: Begins the names of records that are no operators: a mode is asked (torch 2.13); compiled code
 #: runs, which the timeline has from its marks.
@@ -27,16 +31,13 @@ _ENGINE = b"autograd::engine::"
 #: Numbers of nodes are below this; those of AccumulateGrad are not, and mean nothing.
 _NO_SEQUENCE = 2**63
 
+_thread = threading.get_ident
 _graph_task = torch._C._current_graph_task_id
 _NO_GRAPH_TASK = -1
 _current_node = torch._C._current_autograd_node
-
-
-class _Running(NamedTuple):
-    """An operator that is running: what begins it, and the number by which its end is known."""
-
-    begin: CallToken
-    number: int
+#: In this thread; a profiler of the program would miss what is not reported.
+_report = torch._C._autograd._enable_record_function
+_is_profiling = torch._C._autograd._profiler_enabled
 
 
 class OperatorSource(Protocol):
@@ -73,11 +74,12 @@ class OperatorCalls:
         self._mode = mode
         self._main = threading.get_ident()
         self._source: OperatorSource | None = None
-        self._frames: list[_Running] = []
-        self._operators: dict[bytes, CallToken] = {}
+        self._running: list[int] = []  # the numbers by which their ends are known
+        self._operators: dict[bytes, CallToken | None] = {}
+        self._nodes: dict[bytes, CallToken | None] = {}
         self._is_answering = False
         self._skips_next = False
-        self._num_operators = 0
+        self._num_followed = 0  # steps in a row, the last included
 
     def start(self, source: OperatorSource) -> None:
         """From now on operators come from there."""
@@ -91,67 +93,98 @@ class OperatorCalls:
 
     def follow(self, wanted: bool) -> None:
         """Switches the source on or off, if there is one."""
-        wanted = wanted and self._num_operators < _MOST_OPERATORS
+        wanted = wanted and len(self._tape.call_log) < _MOST_EVENTS
         if self._source is None or wanted == self.is_on:
             return
         self._source.switch(wanted)
         self.is_on = wanted
-        self._frames.clear()
+        self._running.clear()
         self._tape.calls.clear()
         self._stop_noting()
         if wanted:
             self._stop_noting = self._tape.before_entry.subscribe(self.note_ends)
 
+    def step_ends(self, kind: StepKind, is_repeated: bool) -> None:
+        """A step has ended. Of steps that go on alike one is enough; most do so from the second,
+        which an optimizer begins without state no longer, and others have those of the steps
+        around them (`with_operators`)."""
+        if kind == "setup":
+            return
+        self._num_followed = self._num_followed + 1 if self.is_on else 0
+        self.follow(not is_repeated and self._num_followed < _STEPS_IN_A_ROW)
+
     # -- callbacks --------------------------------------------------------------------------------
 
     def begins(self, record: int, number: int, is_node: bool) -> bool:
         """An operator, or a node of autograd, begins; whether its end is of interest."""
-        if self._is_answering or self._source is None or not self._is_of_program():
+        source, tape = self._source, self._tape
+        if self._is_answering or source is None:
             return False
-        name = self._source.name_of(record)
-        token = _node_token(name) if is_node else self._operators.get(name)
-        if token is None:
-            if name.startswith(_NO_OPERATORS):
+        name = source.name_of(record)
+        known = self._nodes if is_node else self._operators
+        token = known.get(name, _UNKNOWN)
+        if token is None or not tape.is_open or tape.num_compiled:
+            return False  # what compiled code calls is torch's to say, and not the same on a GPU
+        if self._mode.is_inside or self._is_elsewhere() or not self._is_in_lane():
+            return False
+        if token is _UNKNOWN:
+            token = known[name] = _token_of(name, is_node)
+            if token is None:
                 return False
-            token = CallToken(name.decode(), is_node=name.startswith(_ENGINE))
-            self._operators[name] = token
         if self._skips_next:  # the op on the CPU that is answered by itself
             self._skips_next = False
             return False
-        self.note_ends()
-        self._frames.append(_Running(token, number))
-        self._tape.calls.append(token)
-        self._num_operators += 1
+        running, calls = self._running, tape.calls
+        while running and source.has_ended(running[-1]):
+            del running[-1]
+            calls.append(None)
+        running.append(number)
+        calls.append(token)
+        if is_node:
+            node: Any = _current_node()
+            sequence = _NO_SEQUENCE if node is None else node._sequence_nr()
+            if sequence < _NO_SEQUENCE:
+                calls.append(sequence)
         return True
 
     def note_ends(self) -> None:
         """Writes that those operators ended which did."""
-        frames = self._frames
-        while frames and self._source is not None and self._source.has_ended(frames[-1].number):
-            frames.pop()
+        running, source = self._running, self._source
+        while running and source is not None and source.has_ended(running[-1]):
+            del running[-1]
             self._tape.calls.append(None)
-
-    def _is_of_program(self) -> bool:
-        """Whether the program itself runs, in its main thread or one that runs its backward."""
-        tape = self._tape  # what compiled code calls is torch's to say, and not the same on a GPU
-        is_listened_to = tape.is_open and not tape.num_compiled and not self._mode.is_inside
-        return is_listened_to and not self._is_elsewhere() and self._is_in_lane()
 
     def _is_in_lane(self) -> bool:
         """Whether this is the program's main thread, or one that runs its backward meanwhile."""
-        return threading.get_ident() == self._main or _graph_task() != _NO_GRAPH_TASK
+        return _thread() == self._main or _graph_task() != _NO_GRAPH_TASK
 
     # -- what the recorder says -------------------------------------------------------------------
 
     def answer(self, run: Callable[..., Any], *args: Any) -> Any:
         """Answers an op by a function: what that calls is not the program's."""
-        return self._with(True, run, args, {})
+        if self._is_answering or not self._is_in_lane():
+            return run(*args)
+        self._is_answering = True
+        _report(_is_profiling())
+        try:
+            return run(*args)
+        finally:
+            self._is_answering = False
+            _report(True)
 
     def call(
         self, whole: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         """Calls what an op is made of, in its answer: that is the program's again."""
-        return self._with(False, whole, args, kwargs) if self.is_on else whole(*args, **kwargs)
+        if not self._is_answering or not self._is_in_lane():
+            return whole(*args, **kwargs)
+        self._is_answering = False
+        _report(True)
+        try:
+            return whole(*args, **kwargs)
+        finally:
+            self._is_answering = True
+            _report(_is_profiling())
 
     def run_on_cpu(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Runs an op on tensors of the CPU, which the dispatcher calls a second time for it."""
@@ -159,21 +192,9 @@ class OperatorCalls:
             return func(*args, **kwargs)
         self._skips_next = True
         try:
-            return self._with(False, func, args, kwargs)
+            return self.call(func, args, kwargs)
         finally:
             self._skips_next = False
-
-    def _with(
-        self, is_answering: bool, run: Callable[..., Any], args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-    ) -> Any:  # fmt: skip
-        if not self._is_in_lane():
-            return run(*args, **kwargs)
-        before, self._is_answering = self._is_answering, is_answering
-        try:
-            return run(*args, **kwargs)
-        finally:
-            self._is_answering = before
 
     def is_recorded(self, op: str) -> None:
         """An op is about to be written to the tape. If it is the operator that began last, or one
@@ -182,12 +203,15 @@ class OperatorCalls:
         that no operator stands for is torch's way to save a tensor subclass for backward, which a
         tensor on a GPU is not."""
         self.note_ends()
-        frames, calls = self._frames, self._tape.calls
-        for depth in range(1, min(len(frames), len(calls)) + 1):
-            if calls[-depth] is not frames[-depth].begin:
-                break
-            if frames[-depth].begin.name == op:
-                del frames[-depth:], calls[-depth:]
+        calls = self._tape.calls
+        depth = 0
+        while depth < len(calls):
+            depth += 1
+            call = calls[-depth]
+            if type(call) is not CallToken:
+                break  # what ended, or a node
+            if call.name == op:
+                del self._running[-depth:], calls[-depth:]
                 return
         if op == _DETACH:
             calls += (_UNSEEN, None)
@@ -196,11 +220,12 @@ class OperatorCalls:
 #: What precedes an op that the dispatcher of a program on a GPU does not call.
 _UNSEEN = CallToken(UNSEEN)
 _DETACH = "aten::detach"
+#: Stands for a name that did not come before.
+_UNKNOWN = CallToken("")
 
 
-def _node_token(name: bytes) -> CallToken:
-    """The node of autograd that begins now."""
-    node: Any = _current_node()
-    number = None if node is None else node._sequence_nr()
-    known = None if number is None or number >= _NO_SEQUENCE else number
-    return CallToken(name.decode(), is_node=True, sequence_nr=known)
+def _token_of(name: bytes, is_node: bool) -> CallToken | None:
+    """What is written where an operator of a name begins; None for what is no operator."""
+    if not is_node and name.startswith(_NO_OPERATORS):
+        return None
+    return CallToken(name.decode(), is_node or name.startswith(_ENGINE))

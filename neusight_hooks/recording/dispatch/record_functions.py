@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -135,47 +136,51 @@ class RecordFunctions:
 
     def __init__(self, begins: Callable[[int, int, bool], bool]) -> None:
         table = (ctypes.c_void_p * 2)(*[_address(ctypes.CDLL(None)["time"])] * 2)
+        contexts = (ctypes.c_size_t * _MOST_OPEN)()
+        self._library = _library()
         self._table = ctypes.addressof(table)
-        self._contexts = (ctypes.c_size_t * _MOST_OPEN)()
-        self._next = 0
+        # Read several times an operator: half the time that the array of ctypes takes.
+        self._contexts = memoryview(contexts).cast("B").cast("P")
         self._handles: list[int] = []
         #: The name of the operator that begins just now.
-        self.name_of = ctypes.CFUNCTYPE(ctypes.c_char_p, ctypes.c_void_p)((_NAME, _library()))
-        scopes = (_FUNCTION, False), (_BACKWARD_FUNCTION, True)
+        self.name_of = ctypes.CFUNCTYPE(ctypes.c_char_p, ctypes.c_void_p)((_NAME, self._library))
+        starts = self._starts(begins, ctypes.addressof(contexts))
         self._callbacks = [
-            _callback(scope, self._start(begins, is_node)) for scope, is_node in scopes
+            _callback(scope, start)
+            for scope, start in zip((_FUNCTION, _BACKWARD_FUNCTION), starts, strict=True)
         ]
-        _keep_alive.extend((table, self._contexts))
+        _keep_alive.extend((table, contexts))
 
     def switch(self, wanted: bool) -> None:
         """Adds the callbacks or removes them."""
-        library = _library()
         while self._handles:
-            library[_REMOVE](self._handles.pop())
+            self._library[_REMOVE](self._handles.pop())
         if wanted:
-            self._handles = [library[_ADD](callback) for callback in self._callbacks]
+            self._handles = [self._library[_ADD](callback) for callback in self._callbacks]
 
     def has_ended(self, number: int) -> bool:
         """Whether the operator has ended that got this number when it began."""
         return self._contexts[number] != self._table
 
-    def _start(self, begins: Callable[[int, int, bool], bool], is_node: bool) -> Any:
-        contexts, table, start = self._contexts, self._table, ctypes.addressof(self._contexts)
+    def _starts(self, begins: Callable[[int, int, bool], bool], address: int) -> list[Any]:
+        """What torch calls when an operator begins, and when a node does."""
+        contexts, table = self._contexts, self._table
         word, at = ctypes.sizeof(ctypes.c_size_t), ctypes.c_size_t.from_address
+        number = 0
 
-        def begin(returned: int, record: int) -> int:
+        def begin(returned: int, record: int, is_node: bool = False) -> int:
+            nonlocal number
             context = 0
-            number = self._next
             if contexts[number] == table:  # that of an operator that still runs
-                self._next = (number + 1) % _MOST_OPEN
+                number = (number + 1) % _MOST_OPEN
             elif begins(record, number, is_node):
                 contexts[number] = table
-                context = start + number * word
-                self._next = (number + 1) % _MOST_OPEN
+                context = address + number * word
+                number = (number + 1) % _MOST_OPEN
             at(returned).value = context
             return returned
 
-        return _Start(begin)
+        return [_Start(begin), _Start(partial(begin, is_node=True))]
 
 
 def _address(function: Any) -> int:

@@ -47,7 +47,7 @@ _DRAWS = frozenset(
 _FORWARDS_OF_INFERENCE = 32
 
 #: Rounds of forward and backward without an optimizer, after which a script is taken to train by
-#: hand: an optimizer made before the block is first heard of when it steps, and gradients may be
+#: hand: an optimizer made before the block is first known when it steps, and gradients may be
 #: accumulated until then.
 _ROUNDS_BY_HAND = 32
 
@@ -95,11 +95,11 @@ class StepCutter:
         self.is_paused = False
         #: Called once, instead of ending the script, where there are enough steady steps.
         self.on_enough = Listeners[[]]()
-        #: Called after each step, with whether it equals the one before.
-        self.on_step = Listeners[[bool]]()
+        #: Called after each step, with its kind and whether it equals the one before.
+        self.on_step = Listeners[[StepKind, bool]]()
         #: How long something longer than what repeats is looked for.
         self.lookahead = Lookahead()
-        self.writer = StepWriter(storages)
+        self.writer = StepWriter(storages, tape.call_log)
         self._folded = FoldedSteps()
         self._tape = tape
         self._attribution = attribution
@@ -191,7 +191,7 @@ class StepCutter:
         self.backward_seen = False
         self._num_rounds += 1
         self._round_start = end
-        # A script that is ended early was heard from its start, with all its optimizers.
+        # A script that is ended early was followed from its start, with all its optimizers.
         knows_all = self._steady_steps is not None or self._num_rounds >= _ROUNDS_BY_HAND
         self._take(self._rounds, token, end, may_decide=knows_all)
 
@@ -505,7 +505,7 @@ class StepCutter:
             entries = self.writer.write(taped)
             step = Step(kind, entries, batch=batch, operators=self.writer.operators)
             is_repeated = self._folded.add(step)
-            self.on_step(is_repeated)
+            self.on_step(kind, is_repeated)
 
     def _stop_if_enough(self) -> None:
         if self._steady_steps is None:

@@ -19,9 +19,10 @@ from neusight.recording.recording import (
     StorageRef,
     Synchronize,
 )
-from neusight.recording.steps.operators import OperatorTree
+from neusight.recording.steps.operators import StepOperators
 from neusight.recording.storages import StorageWatch
 from neusight.recording.tape import (
+    CallEvent,
     RepeatedCall,
     SingleEntry,
     TapedAlloc,
@@ -44,13 +45,14 @@ class StepWriter:
     become one object.
     """
 
-    def __init__(self, storages: StorageWatch) -> None:
+    def __init__(self, storages: StorageWatch, call_log: Sequence[CallEvent] = ()) -> None:
         #: The number of the step that is written next.
         self.index = 0
         #: What storages of steps before turned out to be for.
         self.late_kinds: dict[Home, StorageKind] = {}
         #: The operators around the entries that were written last.
-        self.operators: tuple[Operator, ...] = ()
+        self.operators: Sequence[Operator] = ()
+        self._call_log = call_log
         self._storages = storages
         self._homes: dict[int, Home] = {}
         self._calls: dict[object, OpCall] = {}
@@ -68,22 +70,20 @@ class StepWriter:
         self._last, self._last_freed = taped, {}
         entries: list[Entry] = []
         plain: list[SingleEntry] = []
-        operators = OperatorTree(base)
+        runs: list[int] = []
         ordinal = 0
         for entry in taped:
             if not isinstance(entry, TapedCall):
                 plain.append(entry)
                 continue
-            operators.start = len(entries)
-            found, ordinal = self._written(plain, base, first_event, ordinal, operators)
+            found, ordinal = self._written(plain, base, first_event, ordinal, runs, len(entries))
             called, ordinal = self._repeat(entry, ordinal)
             entries += found + called
             plain = []
-        operators.start = len(entries)
-        found, _ = self._written(plain, base, first_event, ordinal, operators)
+        found, _ = self._written(plain, base, first_event, ordinal, runs, len(entries))
         entries += found
         self.index += 1
-        self.operators = operators.close(len(entries))
+        self.operators = StepOperators(self._call_log, runs, len(entries), base) if runs else ()
         return tuple(entries)
 
     def _repeat(self, call: TapedCall, ordinal: int) -> tuple[list[Entry], int]:
@@ -92,9 +92,7 @@ class StepWriter:
         known = self._repeated.get(key)
         if known is None:
             entries = call.expanded()
-            known, _ = self._written(
-                entries, _first_sequence(entries), 0, ordinal, OperatorTree(None)
-            )
+            known, _ = self._written(entries, _first_sequence(entries), 0, ordinal, [], 0)
             self._repeated[key] = known
         for place, number in zip(call.repeated.ordinals, call.numbers, strict=True):
             self._homes[number] = (self.index, ordinal + place)
@@ -106,9 +104,11 @@ class StepWriter:
         base: int | None,
         first_event: int,
         ordinal: int,
-        operators: OperatorTree,
+        runs: list[int],
+        start: int,
     ) -> tuple[list[Entry], int]:
-        """Entries, and how many allocations of the step there are behind them."""
+        """Entries, and how many allocations of the step there are behind them. To `runs` is added
+        where operators were called, by positions that count on from `start`."""
         entries: list[Entry] = []
         freed: list[Free] = []
         for entry in taped:
@@ -123,7 +123,7 @@ class StepWriter:
             if isinstance(entry, TapedOp):
                 entries.append(self.call_of(entry, base))
             elif isinstance(entry, TapedCalls):
-                operators.read(entry.tokens, len(entries))
+                runs += (start + len(entries), int(entry))
             elif isinstance(entry, TapedAlloc):
                 entries.append(self._alloc_of(entry, ordinal))
                 ordinal += 1

@@ -308,12 +308,12 @@ class _Between(NamedTuple):
 class _Recorded:
     """Reads the recorded operators of a step."""
 
-    def __init__(self, operators: tuple[Operator, ...]) -> None:
+    def __init__(self, operators: Sequence[Operator]) -> None:
         #: Whether nodes of autograd are among them.
         self.has_nodes = any(operator.is_node for operator in operators)
         #: Autograd's numbers of views that `reshape` makes by strides.
         self.aliases: set[int] = set()
-        self._operators = operators
+        self._operators = tuple(operators)
         self._next = 0
         self._open: list[Operator] = []
 

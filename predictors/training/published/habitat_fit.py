@@ -111,9 +111,10 @@ def _by_operation(group: Group) -> list[tuple[str, TimedRows]]:
         return []
     overhead_us, floor_us = label_overhead(group)
     rows = TimedRows(group.gpu, kernels, group.latency_us - overhead_us, is_held_out(group.shape))
-    tells = group.latency_us > OFF_THE_FLOOR * floor_us
+    is_long = group.latency_us > OFF_THE_FLOOR * floor_us
     return [
-        (name, rows.chosen((names == name) & tells)) for name in sorted(set(names.tolist()) - {""})
+        (name, rows.chosen((names == name) & is_long))
+        for name in sorted(set(names.tolist()) - {""})
     ]
 
 

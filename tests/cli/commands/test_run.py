@@ -37,10 +37,19 @@ def test_every_option_of_the_command_line_becomes_a_value() -> None:
     assert request.options == ProgramOptions(
         steps=None, predictor="roofline", host="older", strict=True, out_of_memory="raise",
         max_ops=9, samples=2, tokens=7, with_stack=True, quiet=True, allow_writes=True,
+        with_operators=False,
     )  # fmt: skip
     assert [gpu.name for gpu in request.gpus] == ["H100-SXM5-80GB", "T4"]
     assert request.prices == {"H100-SXM5-80GB": 1.0}
     assert (request.max_memory, request.chakra, request.trace) == ("2", "et", None)
+
+
+@pytest.mark.parametrize("output", ["--trace", "--json", "--html", "--save"])
+def test_operators_are_recorded_for_what_shows_them(output: str) -> None:
+    options = _parser().parse_args(["run", "--gpu", "H100", output, "there"])
+    options.is_command_line = True
+
+    assert _requested(options, TRAIN).options.with_operators
 
 
 def test_a_topology_and_a_network_are_those_of_every_gpu() -> None:

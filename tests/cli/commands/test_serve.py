@@ -134,6 +134,18 @@ def test_gpus_ranks_and_bits_are_compared_side_by_side(
     assert "none is better in both" in capsys.readouterr().out
 
 
+def test_a_pipeline_takes_longer_for_a_token_and_holds_more(tmp_path: Path, model: str) -> None:
+    path = tmp_path / "o.json"
+
+    serve(model, "--gpu", "H100", "--pp", "1,2", "--requests", "10", "--output", "10",
+          "--json", str(path))  # fmt: skip
+
+    one, two = document(path)["points"]
+    assert (one["pp"], two["pp"], two["num_gpus"]) == (1, 2, 2)
+    assert two["most_kv_use"] < one["most_kv_use"]
+    assert two["tpot_s"]["p50"] > one["tpot_s"]["p50"]  # the transfer, and twice a short step
+
+
 def test_what_a_gpu_lacks_leaves_that_deployment_out(
     model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -353,3 +365,125 @@ def test_a_context_beyond_the_models_positions_is_refused(
     stated = capsys.readouterr().err
     assert "the model has 2,048 positions" in stated
     assert "can never be served" in stated
+
+
+@pytest.mark.parametrize(
+    ("words", "method", "expected"),
+    [
+        ((), "awq", "int4"),
+        (("--quantization", "none"), "awq", None),
+        (("--quantization", "fp8"), "mxfp4", "fp8"),
+    ],
+)
+def test_a_checkpoint_with_fewer_bits_is_served_with_them_unless_others_are_stated(
+    words: tuple[str, ...], method: str, expected: str | None, tmp_path: Path
+) -> None:
+    pytest.importorskip("transformers")
+    config = {**LLAMA, "quantization_config": {"quant_method": method}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    out = tmp_path / "out.json"
+
+    assert serve(str(tmp_path), "--gpu", "H100", *words, "--json", str(out)) == ExitCode.OK
+
+    [point] = json.loads(out.read_text())["points"]
+    assert point["quantization"] == expected
+
+
+def test_weights_in_a_form_that_is_not_served_ask_for_the_nearest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("transformers")
+    config = {**LLAMA, "quantization_config": {"quant_method": "mxfp4"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+
+    assert serve(str(tmp_path), "--gpu", "H100") == ExitCode.WRONG_USE
+
+    assert "quantized with mxfp4, which is not served as such" in capsys.readouterr().err
+
+
+def test_a_stored_result_judges_a_later_one(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored = str(tmp_path / "serving.json")
+    words = [model, "--gpu", "H100", "--requests", "20", "--output", "8", "--slo", "ttft=1s"]
+
+    assert serve(*words, "--baseline", stored, "--update") == ExitCode.OK
+    assert serve(*words, "--baseline", stored) == ExitCode.OK
+    assert "nothing is worse" in capsys.readouterr().out
+    assert serve(*words, "--baseline", stored, "--no-async-scheduling") == ExitCode.JUDGED
+    shown = capsys.readouterr()
+    assert "1 requests/s: TPOT p50" in shown.err
+    assert "the highest rate that keeps the SLO: requests/s" in shown.err
+    assert serve(*words, "--baseline", stored, "--rate", "2") == ExitCode.JUDGED
+    assert "2 requests/s is not in the baseline" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "stated"),
+    [
+        (("--update",), "--update writes --baseline FILE, which is not given"),
+        (("--baseline", "absent.json"), "There is no baseline absent.json"),
+        (("--baseline", "empty.json"), "is not a result that `neusight serve` wrote"),
+        (("--tolerance", "2ms"), "it is a share of each figure, as 2%"),
+    ],
+)
+def test_a_baseline_that_cannot_judge_is_refused(
+    words: tuple[str, ...],
+    stated: str,
+    model: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty.json").write_text("{}")
+
+    assert serve(model, "--gpu", "H100", *words) == ExitCode.WRONG_USE
+
+    assert stated in capsys.readouterr().err
+
+
+def test_a_plan_finds_the_cheapest_deployment_that_keeps_the_limits(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "o.json"
+
+    code = main(
+        ["plan", "--serve", model, "--gpu", "H100,L4", "--tp", "1", "--rate", "400", "--slo",
+         "ttft=100ms,tpot=5ms", "--price", "H100=3,L4=0.5", "--requests", "40", "--output", "20",
+         "--json", str(path)]
+    )  # fmt: skip
+
+    points = document(path)["points"]
+    costs = [point["num_gpus"] * {"H100-SXM5-80GB": 3.0, "L4": 0.5}[point["gpu"]]
+             for point in points]  # fmt: skip
+    shown = capsys.readouterr().out
+    assert code == ExitCode.OK
+    assert costs == sorted(costs)
+    assert {point["gpu"] for point in points} == {"H100-SXM5-80GB", "L4"}
+    assert all(point["slo_share"] >= 0.9 for point in points)
+    assert "400 requests/s within the limits, cheapest an hour first" in shown
+    assert "vllm serve language --max-num-batched-tokens" in shown
+
+
+@pytest.mark.parametrize(
+    "words", ["--serve m.py --gpu H100", "--gpu H100 --serve m.py", "--gpu H100 --serve=m.py"]
+)
+def test_a_plan_without_limits_is_refused(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *words.split()]) == ExitCode.WRONG_USE
+
+    assert "--plan needs the limits and one rate" in capsys.readouterr().err
+
+
+def test_a_model_with_recurrent_layers_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("transformers")
+    config = {"model_type": "mamba2", "hidden_size": 64, "num_hidden_layers": 1, "num_heads": 8,
+              "head_dim": 16, "expand": 2, "state_size": 16, "n_groups": 1,
+              "vocab_size": 100}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+
+    assert serve(str(tmp_path), "--gpu", "H100") == ExitCode.WRONG_USE
+
+    assert "recurrent layers" in capsys.readouterr().err

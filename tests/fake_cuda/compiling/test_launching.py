@@ -13,6 +13,7 @@ from neusight.fake_cuda.compiling.fused_kernel import FusedKernel, TouchedBuffer
 from neusight.fake_cuda.compiling.launching import KernelLauncher
 from neusight.recording.recorder import Recorder
 from neusight.recording.recording import Alloc, Free, OpCall
+from recorded_programs import entries_of
 
 #: Compiled for 64 elements, of which it reads half of a larger buffer and a table as a whole.
 KERNEL = FusedKernel(
@@ -38,9 +39,8 @@ def test_bytes_are_those_of_the_call() -> None:
             launcher.run(x, table, out, size, stream=0)
     launches = [
         entry.signature.by_name
-        for step in forecast.recording.steps
-        for entry in step.entries
-        if isinstance(entry, OpCall) and entry.signature.op == "inductor::triton_poi_fused_add_0"
+        for entry in entries_of(forecast, OpCall)
+        if entry.signature.op == "inductor::triton_poi_fused_add_0"
     ]
 
     assert [(call["bytes_read"], call["bytes_written"]) for call in launches] == [

@@ -12,6 +12,7 @@ import neusight
 from neusight.fake_cuda.torch_api.cuda_module import static_answer
 from neusight.predictors.gpu import find_gpu
 from neusight.recording.recording import Alloc, EventRecord, OpCall
+from recorded_programs import entries_of
 
 
 def on(name: str, program: Any) -> Any:
@@ -169,12 +170,7 @@ def test_a_new_stream_has_a_lane_of_its_own_and_streams_nest() -> None:
             x.log()
         answers = (first == second, current == first, hash(current) == hash(first), first.query())
 
-    lanes = {
-        entry.signature.op: entry.stream
-        for step in forecast.recording.steps
-        for entry in step.entries
-        if isinstance(entry, OpCall)
-    }
+    lanes = {entry.signature.op: entry.stream for entry in entries_of(forecast, OpCall)}
     assert lanes["aten::sin"] == lanes["aten::tan"] == first.stream_id
     assert lanes["aten::cos"] == second.stream_id
     assert lanes["aten::exp"] == lanes["aten::log"] == lanes["aten::ones"] == 0
@@ -192,12 +188,7 @@ def test_events_order_streams() -> None:
         side.synchronize()
         isinstance(event, torch.cuda.Event)
 
-    records = [
-        entry
-        for step in forecast.recording.steps
-        for entry in step.entries
-        if isinstance(entry, EventRecord)
-    ]
+    records = entries_of(forecast, EventRecord)
     assert [(entry.event, entry.stream) for entry in records] == [(1, 0), (2, 0)]
     assert isinstance(event, object)
 

@@ -16,12 +16,13 @@ from neusight.fake_cuda.torch_api.overrides import attention_query, attention_qu
 from neusight.predictors.errors import UnmappedOpError
 from neusight.predictors.gpu import find_gpu
 from neusight.recording.recording import OpCall, Synchronize, TensorSpec
+from recorded_programs import entries_of
 
 
 def calls(name: str, program: Any) -> list[OpCall]:
     with neusight.forecast_on(name) as forecast:
         program()
-    return [e for step in forecast.recording.steps for e in step.entries if isinstance(e, OpCall)]
+    return entries_of(forecast, OpCall)
 
 
 def op_names(name: str, program: Any) -> set[str]:

@@ -170,7 +170,7 @@ def test_what_stands_stays_and_what_is_new_goes_but_from_caches(
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))  # it holds the working directory
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "given"))  # an argument lies in it
-    places = {"home": home, "given": tmp_path / "given", "hub": tmp_path / "hub"}
+    places = {"home": home, **{name: tmp_path / name for name in ("given", "hub", "tmp")}}
 
     def work(store: Any) -> str:
         for folder in (*places.values(), Path(tempfile.gettempdir())):

@@ -13,6 +13,7 @@ from torch import nn
 import neusight
 from neusight.recording.dispatch.fake_kernels import Devices
 from neusight.recording.recording import OpCall
+from recorded_programs import entries_of
 
 
 def on_cpu(*shape: int) -> torch.Tensor:
@@ -66,7 +67,7 @@ def test_scalars_on_the_cpu_mix_with_anything() -> None:
         x[torch.tensor([0, 1])]
         x.index_select(0, torch.tensor([0], device="cuda"))
 
-    calls = [e for step in forecast.recording.steps for e in step.entries if isinstance(e, OpCall)]
+    calls = entries_of(forecast, OpCall)
     assert "aten::add" in {call.signature.op for call in calls}
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 import neusight
 from neusight.recording.recording import Synchronize
-from recorded_programs import invented, values_of
+from recorded_programs import entries_of, invented, values_of
 
 
 @pytest.fixture(autouse=True)
@@ -45,12 +45,7 @@ def test_every_read_waits_for_the_gpu() -> None:
         x.nonzero()
         bool((x > 0).all())
 
-    waits = [
-        entry.reason
-        for step in forecast.recording.steps
-        for entry in step.entries
-        if isinstance(entry, Synchronize)
-    ]
+    waits = [entry.reason for entry in entries_of(forecast, Synchronize)]
     assert waits == ["item", "copy", "nonzero", "item"]
 
 
@@ -91,12 +86,7 @@ def test_distributions_take_values_that_nobody_knows_for_valid(size: int) -> Non
             if not isinstance(policy, D.Gamma):
                 D.kl_divergence(policy, make()).mean()
 
-    reads = [
-        entry.reason
-        for step in forecast.recording.steps
-        for entry in step.entries
-        if isinstance(entry, Synchronize)
-    ]
+    reads = [entry.reason for entry in entries_of(forecast, Synchronize)]
     assert reads.count("item") > 3 * len(_policies(size))  # each check waits, as on a GPU
     assert forecast.unmapped == []
 

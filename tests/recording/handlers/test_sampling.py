@@ -6,6 +6,7 @@ import torch
 
 import neusight
 from neusight.recording.recording import OpCall
+from recorded_programs import entries_of
 
 
 def test_samples_are_like_their_first_argument_and_are_recorded() -> None:
@@ -15,11 +16,6 @@ def test_samples_are_like_their_first_argument_and_are_recorded() -> None:
         binomial = torch.binomial(counts, shares)
         dirichlet = torch._sample_dirichlet(counts)
 
-    ops = [
-        entry.signature.op
-        for step in forecast.recording.steps
-        for entry in step.entries
-        if isinstance(entry, OpCall)
-    ]
+    ops = [entry.signature.op for entry in entries_of(forecast, OpCall)]
     assert (binomial.shape, dirichlet.shape) == ((3, 4), (3, 4))
     assert ops[-2:] == ["aten::binomial", "aten::_sample_dirichlet"]

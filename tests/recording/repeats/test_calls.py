@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -39,9 +40,9 @@ class Net(nn.Module):
         return found
 
 
-def recorded(program: Program, *, repeats: bool = True) -> tuple[list[Step], int]:
-    """The steps of a program, and how many calls were repeated in place of being run."""
-    recorder = Recorder(steady_steps=_NEVER if repeats else None)
+@contextmanager
+def listened_to(recorder: Recorder) -> Iterator[None]:
+    """What the block does goes to the recorder, and is not priced."""
     gc.collect()
     gc.disable()  # tensors of earlier tests that are collected within a call keep it from repeating
     try:
@@ -49,11 +50,28 @@ def recorded(program: Program, *, repeats: bool = True) -> tuple[list[Step], int
             recorder, find_gpu("H100"), price=lambda call: (), host=PLAIN,
             on_query=lambda *query: None,
         ):  # fmt: skip
-            program()
+            yield
             recorder.cutter.finish()
     finally:
         gc.enable()
+
+
+def recorded(program: Program, *, repeats: bool = True) -> tuple[list[Step], int]:
+    """The steps of a program, and how many calls were repeated in place of being run."""
+    recorder = Recorder(steady_steps=_NEVER if repeats else None)
+    with listened_to(recorder):
+        program()
     return recorder.cutter.steps, recorder.repeats.num_repeated.total()
+
+
+def assert_repeats_unseen(program: Program, *, times: int = 1) -> None:
+    """All but the first calls are repeated, and the recording is that of a program whose calls all
+    ran; so many modules are called, or with so many shapes."""
+    ran, none = recorded(program, repeats=False)
+    steps, num_repeated = recorded(program)
+
+    assert (none, num_repeated) == (0, times * (_CALLS - CALLS_RUN))
+    assert steps == ran
 
 
 def evaluated(model: nn.Module, calls: int = _CALLS) -> list[float]:
@@ -81,11 +99,7 @@ def test_the_recording_is_that_of_a_program_whose_calls_all_ran() -> None:
         losses.append(evaluated(model))
         trained(model.train())
 
-    ran, none = recorded(program, repeats=False)
-    steps, num_repeated = recorded(program)
-
-    assert (none, num_repeated) == (0, _CALLS - CALLS_RUN)
-    assert steps == ran
+    assert_repeats_unseen(program)
     assert losses[0] == losses[1]
 
 
@@ -94,14 +108,7 @@ def test_work_on_the_cpu_that_changes_nothing_is_repeated_too() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return super().forward(x) * torch.full((), 16).sqrt()
 
-    def program() -> None:
-        evaluated(Scaled().cuda())
-
-    ran, _ = recorded(program, repeats=False)
-    steps, num_repeated = recorded(program)
-
-    assert num_repeated == _CALLS - CALLS_RUN
-    assert steps == ran
+    assert_repeats_unseen(lambda: evaluated(Scaled().cuda()))
 
 
 def test_calls_in_turn_of_several_modules_are_repeated() -> None:
@@ -111,11 +118,7 @@ def test_calls_in_turn_of_several_modules_are_repeated() -> None:
             for _ in range(_CALLS):
                 second(first(torch.ones(4, 16).cuda())).argmax(-1).cpu()
 
-    ran, _ = recorded(program, repeats=False)
-    steps, num_repeated = recorded(program)
-
-    assert num_repeated == 2 * (_CALLS - CALLS_RUN)
-    assert steps == ran
+    assert_repeats_unseen(program, times=2)
 
 
 def test_outputs_are_made_again_as_they_were_nested() -> None:
@@ -230,156 +233,121 @@ def test_a_module_is_left_as_it_was() -> None:
 
 # -- what the program could notice ----------------------------------------------------------------
 
-TOTAL = 0
 SEEN: list[int] = []
 
 
-class Counting(Net):
+class Doing(Net):
+    """A network that does more with its output: `more(self, input, output)`."""
+
+    more: Callable[[Any, torch.Tensor, torch.Tensor], torch.Tensor]
     calls = 0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.calls += 1
-        return super().forward(x)
+        return type(self).more(self, x, super().forward(x))
 
 
-class CountingInClass(Net):
-    calls = 0
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        CountingInClass.calls += 1
-        return super().forward(x)
-
-
-class CountingGlobally(Net):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        global TOTAL
-        TOTAL += 1
-        SEEN.append(TOTAL)
-        return super().forward(x)
+def doing(more: Callable[..., torch.Tensor], **attributes: object) -> Doing:
+    model: Doing = type("Doing", (Doing,), {"more": more})()
+    for name, value in attributes.items():
+        setattr(model, name, value)
+    return model
 
 
-class Hooked(Net):
-    def __init__(self) -> None:
-        super().__init__()
-        self.out.register_forward_hook(lambda *_: SEEN.append(1))
+def counting(self: Any, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    self.calls += 1
+    return out
 
 
-class Printing(Net):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        print("called")
-        return super().forward(x)
+def counting_in_class(self: Any, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    type(self).calls += 1
+    return out
 
 
-class Drawing(Net):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(x) if random.random() < 2 else x
+def counting_globally(self: Any, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    SEEN.append(len(SEEN))
+    return out
 
 
-class Stepping(Net):
-    def __init__(self) -> None:
-        super().__init__()
-        self.scales = iter(range(1, 1000))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(x) * next(self.scales)
+def printing(self: Any, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    print("called")
+    return out
 
 
-class Caching(Net):
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("cache", torch.zeros(4, 16))
-        self.cache: torch.Tensor
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out = super().forward(x)
-        self.cache.copy_(out)
-        return out
+def caching(self: Any, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    self.cache.copy_(out)
+    return out
 
 
-class Growing(Net):
-    def __init__(self) -> None:
-        super().__init__()
-        self.kept: torch.Tensor | None = None
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.kept = x if self.kept is None else torch.cat([self.kept, x])
-        return super().forward(self.kept)
+def growing(self: Any, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    kept: torch.Tensor = x if self.kept is None else torch.cat([self.kept, x])
+    self.kept = kept
+    return kept
 
 
-class Dropping(Net):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return nn.functional.dropout(super().forward(x), 0.5, training=True)
+def on_the_cpu(self: Any, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    self.counted.add_(1)
+    return out
 
 
-class Normalizing(Net):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.BatchNorm1d(16)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.norm(super().forward(x))
-        return found
-
-
-class Reading(Net):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(x) * x.sum().item()
-
-
-class OnTheCpu(Net):
-    def __init__(self) -> None:
-        super().__init__()
-        self.counted = torch.zeros(1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.counted.add_(1)
-        return super().forward(x)
-
-
-class DrawingOnTheCpu(Net):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(x) * torch.rand(()).ceil()
-
-
-class Known(Net):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.arange(16, device="cuda")
+def test_a_call_that_does_no_more_is_repeated() -> None:
+    assert_repeats_unseen(lambda: evaluated(doing(lambda self, x, out: out).cuda()))
 
 
 @pytest.mark.parametrize(
-    "kind",
+    ("more", "attributes"),
     [
-        Counting, CountingInClass, CountingGlobally, Hooked, Printing, Drawing, Stepping, Caching,
-        Growing, Dropping, Normalizing, Reading, OnTheCpu,
-        DrawingOnTheCpu, Known,
+        (counting, {}),
+        (counting_in_class, {}),
+        (counting_globally, {}),
+        (printing, {}),
+        (caching, {"cache": nn.Buffer(torch.zeros(4, 16))}),
+        (growing, {"kept": None}),
+        (on_the_cpu, {"counted": torch.zeros(1)}),
+        pytest.param(lambda self, x, out: out if random.random() < 2 else x, {}, id="drawing"),
+        pytest.param(
+            lambda self, x, out: out * next(self.scales),
+            {"scales": iter(range(1, 1000))},
+            id="stepping",
+        ),
+        pytest.param(lambda self, x, out: nn.functional.dropout(out, 0.5), {}, id="dropping"),
+        pytest.param(
+            lambda self, x, out: self.norm(out), {"norm": nn.BatchNorm1d(16)}, id="normalizing"
+        ),
+        pytest.param(lambda self, x, out: out * x.sum().item(), {}, id="reading"),
+        pytest.param(lambda self, x, out: out * torch.rand(()).ceil(), {}, id="drawing on the CPU"),
+        pytest.param(lambda self, x, out: torch.arange(16, device="cuda"), {}, id="known"),
     ],
-)  # fmt: skip
+)
 def test_a_call_that_does_more_is_run_each_time(
-    kind: type[Net], capsys: pytest.CaptureFixture[str]
+    more: Callable[..., torch.Tensor],
+    attributes: dict[str, Any],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    global TOTAL
-    TOTAL, CountingInClass.calls = 0, 0
     SEEN.clear()
-    models: list[nn.Module] = []
+    model = doing(more, **attributes)
 
     def program() -> None:
         torch.manual_seed(0)
-        models.append(kind().cuda())
-        evaluated(models[-1])
+        evaluated(model.cuda())
 
-    _, num_repeated = recorded(program)
+    assert recorded(program)[1] == 0
+    assert model.calls == (_CALLS if more in (counting, counting_in_class) else 0)
+    assert len(SEEN) == (_CALLS if more is counting_globally else 0)
+    assert capsys.readouterr().out.count("called") == (_CALLS if more is printing else 0)
+    if more is on_the_cpu:
+        assert attributes["counted"] == _CALLS
 
-    assert num_repeated == 0
-    model = models[0]
-    if isinstance(model, (Counting, CountingInClass)):
-        assert model.calls == _CALLS
-    if isinstance(model, OnTheCpu):
-        assert model.counted == _CALLS
-    if isinstance(model, CountingGlobally):
-        assert TOTAL == len(SEEN) == _CALLS
-    if isinstance(model, Hooked):
-        assert len(SEEN) == _CALLS
-    assert capsys.readouterr().out.count("called") == (_CALLS if kind is Printing else 0)
+
+def test_a_call_with_a_hook_is_run_each_time() -> None:
+    SEEN.clear()
+
+    def program() -> None:
+        model = Net().cuda()
+        model.out.register_forward_hook(lambda *_: SEEN.append(1))
+        evaluated(model)
+
+    assert recorded(program)[1] == 0
+    assert len(SEEN) == _CALLS
 
 
 def _with_other_scale(model: Net) -> object:
@@ -429,11 +397,7 @@ def test_other_shapes_are_run_and_then_repeated() -> None:
                 for _ in range(_CALLS):
                     model(torch.ones(rows, 16).cuda())
 
-    ran, _ = recorded(program, repeats=False)
-    steps, num_repeated = recorded(program)
-
-    assert num_repeated == 2 * (_CALLS - CALLS_RUN)
-    assert steps == ran
+    assert_repeats_unseen(program, times=2)
 
 
 def test_a_call_that_fails_fails_again() -> None:
@@ -471,13 +435,7 @@ def test_a_compiled_model_is_repeated() -> None:
 
 def test_the_report_names_the_module_and_the_line() -> None:
     recorder = Recorder(steady_steps=_NEVER)
-    with fake_cuda(
-        recorder,
-        find_gpu("H100"),
-        price=lambda call: (),
-        host=PLAIN,
-        on_query=lambda *query: None,
-    ):
+    with listened_to(recorder):
         evaluated(Net().cuda())
 
     line = recorder.repeats.report()

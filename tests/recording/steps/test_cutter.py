@@ -33,6 +33,7 @@ from neusight.recording.recording import (
 from neusight.recording.steps.period_detection import Lookahead
 from neusight.recording.tape import EnoughSteps, RunawayLoop
 from neusight.timeline.host import PLAIN
+from recorded_programs import forecast_of
 
 
 def model() -> nn.Sequential:
@@ -70,12 +71,6 @@ def evaluate(net: nn.Module, times: int = 1) -> None:
         for _ in range(times):
             net(inputs())
     net.train()
-
-
-def forecast_of(program: Callable[[], object]) -> neusight.Forecast:
-    with neusight.forecast_on("H100") as forecast:
-        program()
-    return forecast
 
 
 def shape_of(forecast: neusight.Forecast) -> list[tuple[str, int]]:

@@ -2,28 +2,46 @@
 
 from __future__ import annotations
 
+import pickle
+
 from neusight.recording.recording import MathMode, OpCall, Operator, OpSignature, Step
-from neusight.recording.steps.operators import OperatorTree, with_operators
-from neusight.recording.tape import CallToken
+from neusight.recording.steps.operators import StepOperators, with_operators
+from neusight.recording.tape import CallEvent, CallToken
+
+LINEAR, TO, ADD = CallToken("linear"), CallToken("to"), CallToken("add")
+NODE = CallToken("MulBackward0", is_node=True)
+
+
+def operators(*runs: tuple[int, list[CallEvent]], base: int | None = None) -> StepOperators:
+    """Those of a step of 7 entries, before which all this happens."""
+    log: list[CallEvent] = []
+    places: list[int] = []
+    for position, events in runs:
+        places += (position, len(log))
+        log += (len(events), *events)
+    return StepOperators(log, places, 7, base)
 
 
 def test_what_begins_and_ends_nests() -> None:
-    tree = OperatorTree(base=10)
-    tree.read([CallToken("linear"), CallToken("to"), None], 3)
-    tree.read([None, CallToken("MulBackward0", is_node=True, sequence_nr=12)], 5)
+    found = operators((3, [LINEAR, TO, None]), (5, [None, NODE, 12]), base=10)
 
-    assert tree.close(7) == (
+    assert tuple(found) == (
         Operator("linear", 3, 5),
         Operator("to", 3, 3, depth=1),
         Operator("MulBackward0", 5, 7, is_node=True, sequence_nr=2),
     )
+    assert found and len(found) == 3 and found[0] == Operator("linear", 3, 5)
 
 
 def test_what_began_in_the_step_before_ends_without_effect() -> None:
-    tree = OperatorTree(base=None)
-    tree.read([None, CallToken("add"), None], 0)
+    assert tuple(operators((0, [None, ADD, None]))) == (Operator("add", 0, 0),)
+    assert not operators((0, [None]))
 
-    assert tree.close(1) == (Operator("add", 0, 0),)
+
+def test_a_step_is_pickled_with_plain_operators() -> None:
+    step = Step("eval", (), operators=operators((0, [ADD, None])))
+
+    assert pickle.loads(pickle.dumps(step)).operators == (Operator("add", 0, 0),)
 
 
 def call(op: str) -> OpCall:
@@ -40,3 +58,28 @@ def test_a_step_that_was_not_followed_has_those_of_one_with_the_same_ops() -> No
         (),
         followed.operators,
     ]
+
+
+def test_a_step_like_another_has_the_operators_around_what_both_have() -> None:
+    ops = ["aten::mm", "aten::mul", "aten::relu", "aten::sum"]
+    around = (
+        Operator("outer", 0, 4),
+        Operator("linear", 0, 1, depth=1),
+        Operator("norm", 2, 3, depth=1),
+        Operator("clamp", 2, 3, depth=2),
+    )
+    followed = Step("eval", tuple(map(call, ops)), operators=around)
+    longer = Step("eval", tuple(map(call, [*ops[:2], "aten::abs", *ops[2:]])))
+    other = Step("eval", tuple(map(call, ["aten::mm", "aten::abs", "aten::neg", "aten::sum"])))
+    unlike = Step("eval", tuple(map(call, ["aten::abs", "aten::neg"])))
+
+    found = [step.operators for step in with_operators([followed, longer, other, unlike])]
+
+    assert found[1] == (
+        Operator("outer", 0, 5),
+        Operator("linear", 0, 1, depth=1),
+        Operator("norm", 3, 4, depth=1),
+        Operator("clamp", 3, 4, depth=2),
+    )
+    assert found[2] == (Operator("outer", 0, 4), Operator("linear", 0, 1, depth=1))
+    assert found[3] == ()

@@ -9,6 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import neusight
 from neusight.recording.recording import OpCall
+from recorded_programs import entries_of
 
 
 def test_copies_know_whether_their_source_is_pinned() -> None:
@@ -19,12 +20,7 @@ def test_copies_know_whether_their_source_is_pinned() -> None:
         pinned.to("cuda", non_blocking=True)
         torch.empty(8, device="cuda").copy_(pinned)
 
-    calls = [
-        entry.signature
-        for step in forecast.recording.steps
-        for entry in step.entries
-        if isinstance(entry, OpCall)
-    ]
+    calls = [entry.signature for entry in entries_of(forecast, OpCall)]
     sources = [spec for call in calls for spec in call.input_tensors if spec.device == "cpu"]
     assert [spec.is_pinned for spec in sources] == [False, True, True]
 

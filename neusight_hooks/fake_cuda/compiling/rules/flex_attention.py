@@ -101,7 +101,7 @@ class _Putting:
 
 
 def _noting(lower: Callable[..., Any], *, is_backward: bool) -> Callable[..., Any]:
-    def noted(*args: Any) -> Any:
+    def recorded(*args: Any) -> Any:
         query, key, value = args[:3]
         mask, options = args[9:12:2] if is_backward else args[4:7:2]
         sizes = [tuple(map(_hint, tensor.get_size())) for tensor in (query, key, value)]
@@ -110,7 +110,7 @@ def _noting(lower: Callable[..., Any], *, is_backward: bool) -> Callable[..., An
         recorded_options = {**options, _OPTION: tuple(map(int, attention))}
         return lower(*(recorded_options if arg is options else arg for arg in args))
 
-    return noted
+    return recorded
 
 
 def _attention(

@@ -15,6 +15,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel, StateDictType, full
 
 import neusight
 from neusight.recording.recording import OpCall
+from recorded_programs import entries_of
 
 checkpoint: Any = torch_checkpoint  # names that it does not export by its own account
 
@@ -91,9 +92,8 @@ def test_rank_zeros_weights_are_broadcast_whole(rank: int) -> None:
 
     broadcasts = [
         entry.signature.input_tensors[0].numel * 4
-        for step in forecast.recording.steps
-        for entry in step.entries
-        if isinstance(entry, OpCall) and entry.signature.op == "c10d::broadcast_"
+        for entry in entries_of(forecast, OpCall)
+        if entry.signature.op == "c10d::broadcast_"
     ]
     assert sum(broadcasts) == BLOCK_BYTES
 

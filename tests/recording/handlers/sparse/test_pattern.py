@@ -7,6 +7,7 @@ import torch
 
 import neusight
 from neusight.recording.recording import Synchronize
+from recorded_programs import entries_of
 
 #: torch warns once of checks that are off, and that compressed layouts are in beta.
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse")
@@ -37,10 +38,5 @@ def test_coalescing_waits_for_the_number() -> None:
         edges = torch.tensor([[0, 0]], device="cuda")
         torch.sparse_coo_tensor(edges, torch.ones(2, device="cuda"), (3,)).coalesce()
 
-    waits = [
-        entry.reason
-        for step in forecast.recording.steps
-        for entry in step.entries
-        if isinstance(entry, Synchronize)
-    ]
+    waits = [entry.reason for entry in entries_of(forecast, Synchronize)]
     assert waits[-1] == "coalesce"

@@ -1,41 +1,12 @@
-"""A habit, and the small nets and loops that many of them need."""
+"""Small nets and loops that many habits need, by the names that they are called there."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
-
-
-@dataclass(frozen=True)
-class Habit:
-    """A program, and the packages that it needs beside torch."""
-
-    name: str
-    run: Callable[[], object]
-    needs: tuple[str, ...] = ()
-    is_sampled: bool = False
-
-
-#: By name.
-HABITS: dict[str, Habit] = {}
-
-
-def habit(
-    *needs: str, is_sampled: bool = False
-) -> Callable[[Callable[[], object]], Callable[[], object]]:
-    """Makes a function a habit of its name."""
-
-    def register(run: Callable[[], object]) -> Callable[[], object]:
-        name = run.__name__
-        assert name not in HABITS, f"two habits are called {name}"
-        HABITS[name] = Habit(name, run, needs, is_sampled)
-        return run
-
-    return register
 
 
 def net(width: int = 256) -> nn.Sequential:
@@ -58,6 +29,11 @@ def train(model: Any, x: Any = None, steps: int = 3, optimizer: Any = None) -> f
         optimizer.step()
         optimizer.zero_grad()
     return float(loss.item())
+
+
+def spawned(rank: int) -> None:
+    """What a process trains that a habit starts: it finds this function by its name."""
+    train(net().cuda())
 
 
 def refuses(kind: type[BaseException], words: str, run: Callable[[], object]) -> None:

@@ -1,1 +1,0 @@
-"""Programs of a few lines, each a habit of people who train or run models."""

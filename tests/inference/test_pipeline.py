@@ -1,0 +1,78 @@
+"""Models that are called in turn, one of them in a loop."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import neusight
+from neusight.inference.pipeline import pipeline_json, pipeline_lines
+
+BATCH, STEPS, IMAGES = 4, 6, 3
+
+
+class Encoder(nn.Linear):
+    """Before the loop."""
+
+
+class Denoiser(nn.Linear):
+    """In the loop."""
+
+
+class Decoder(nn.Linear):
+    """After it."""
+
+
+def forecast(*, images: int = IMAGES, decodes: bool = True) -> neusight.Forecast:
+    with neusight.forecast_on("H100") as found, torch.no_grad():
+        encoder, denoiser, decoder = (
+            kind(256, 256).cuda().eval() for kind in (Encoder, Denoiser, Decoder)
+        )
+        for _ in range(images):
+            image: Tensor = encoder(torch.ones(BATCH, 256, device="cuda"))
+            for _ in range(STEPS):
+                both = denoiser(torch.cat([image, image]))
+                image = image - both[:BATCH]
+            if decodes:
+                decoder(image)
+    return found
+
+
+def test_each_model_of_a_pipeline_has_its_time_and_the_last_says_the_samples() -> None:
+    pipeline = forecast().pipeline
+
+    assert pipeline is not None
+    assert [(turn.module, turn.calls, turn.samples) for turn in pipeline.turns] == [
+        ("Encoder", 1, BATCH),
+        ("Denoiser", STEPS, 2 * BATCH),
+        ("Decoder", 1, BATCH),
+    ]
+    assert pipeline.samples_per_s == pytest.approx(BATCH * 1e6 / pipeline.latency_us)
+    [line] = pipeline_lines(pipeline)
+    assert line.startswith("  in turn   Encoder ")
+    assert f" x {STEPS}, Decoder " in line
+    assert line.endswith(f"samples/s of {BATCH}")
+    reported = pipeline_json(pipeline)
+    assert reported is not None
+    assert reported["samples_per_s"] == pytest.approx(pipeline.samples_per_s, abs=1e-3)
+
+
+def test_a_pipeline_that_ends_in_its_loop_says_that_something_may_follow() -> None:
+    pipeline = forecast(images=1, decodes=False).pipeline
+
+    assert pipeline is not None
+    assert not pipeline.is_whole
+    [line] = pipeline_lines(pipeline)
+    assert line.endswith("so far; --steps all records what follows")
+
+
+def test_one_model_alone_is_no_pipeline() -> None:
+    with neusight.forecast_on("H100") as found, torch.no_grad():
+        model = Denoiser(256, 256).cuda().eval()
+        for _ in range(5):
+            model(torch.ones(BATCH, 256, device="cuda"))
+
+    assert found.pipeline is None
+    assert list(pipeline_lines(None)) == []
+    assert found.to_json()["pipeline"] is None
