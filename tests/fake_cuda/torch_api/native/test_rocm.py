@@ -125,7 +125,8 @@ def test_convolutions_of_nhwc_images_give_nchw_images_unless_the_environment_say
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def program() -> bool:
-        layer = torch.nn.Conv2d(8, 8, 3, device="cuda").to(memory_format=torch.channels_last)
+        layer: Any = torch.nn.Conv2d(8, 8, 3, device="cuda")
+        layer.to(memory_format=torch.channels_last)
         image = torch.ones(2, 8, 16, 16, device="cuda").to(memory_format=torch.channels_last)
         return bool(layer(image).is_contiguous(memory_format=torch.channels_last))
 
