@@ -161,29 +161,19 @@ def imports(nodes: Iterator[ast.AST] | list[ast.stmt]) -> Iterator[Import]:
                 yield Import(node.module or "", alias.name, node.level)
 
 
-def imports_at_load(body: list[ast.stmt]) -> Iterator[Import]:
-    """Imports that run when the module does: not those in functions or for type checkers only."""
+def imports_outside_functions(body: list[ast.stmt], *, for_types: bool) -> Iterator[Import]:
+    """Imports at the level of the module or a class; with `for_types` those for type checkers
+    too, which do not run when the module does."""
     for node in body:
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            yield from imports_at_load(node.orelse)
+        if not for_types and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            yield from imports_outside_functions(node.orelse, for_types=for_types)
             continue
         yield from imports([node])
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            for field in ("body", "orelse", "finalbody"):
-                yield from imports_at_load(getattr(node, field, []))
-            for handler in getattr(node, "handlers", []):
-                yield from imports_at_load(handler.body)
-
-
-def imports_at_module_level(body: list[ast.stmt]) -> Iterator[Import]:
-    """Imports outside of functions, those for type checkers too."""
-    for node in body:
-        yield from imports([node])
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            for field in ("body", "orelse", "finalbody"):
-                yield from imports_at_module_level(getattr(node, field, []))
-            for handler in getattr(node, "handlers", []):
-                yield from imports_at_module_level(handler.body)
+            inner = [getattr(node, field, []) for field in ("body", "orelse", "finalbody")]
+            inner += [handler.body for handler in getattr(node, "handlers", [])]
+            for part in inner:
+                yield from imports_outside_functions(part, for_types=for_types)
 
 
 def target(found: Import, modules: set[str]) -> str:
@@ -372,7 +362,10 @@ def test_private_names_stay_in_their_file(source: Source) -> None:
 
 @each(needs_torch=False)
 def test_torch_is_imported_only_where_it_is_needed(source: Source) -> None:
-    loaded = {found.module.split(".")[0] for found in imports_at_load(source.tree.body)}
+    loaded = {
+        found.module.split(".")[0]
+        for found in imports_outside_functions(source.tree.body, for_types=False)
+    }
 
     assert "torch" not in loaded
 
@@ -400,7 +393,7 @@ def test_no_imports_run_in_circles() -> None:
     loads = {
         source.module: {
             name
-            for found in imports_at_module_level(source.tree.body)
+            for found in imports_outside_functions(source.tree.body, for_types=True)
             if (name := target(found, MODULES)) in MODULES
             and name != source.module
             and not is_front_door(name)

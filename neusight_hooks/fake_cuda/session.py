@@ -23,10 +23,9 @@ from neusight.fake_cuda.distributed.peers.waiting_time import DEFAULT_WAIT_S
 from neusight.fake_cuda.modules import install_modules
 from neusight.fake_cuda.nested.construction import install_nested
 from neusight.fake_cuda.nvml.installation import install_nvml
-from neusight.fake_cuda.overlay.folder_renames import install_folder_renames
 from neusight.fake_cuda.overlay.open_handles import install_open_handles
 from neusight.fake_cuda.overlay.overlay import Overlay
-from neusight.fake_cuda.overlay.python_functions import install_files
+from neusight.fake_cuda.overlay.python_functions import install_files, install_folder_renames
 from neusight.fake_cuda.overlay.spawned import install_spawned
 from neusight.fake_cuda.overlay.writers import install_writers
 from neusight.fake_cuda.packages import install_packages

@@ -332,8 +332,7 @@ def lines_mutant(data: bytes, chance: random.Random) -> bytes:
 # -- formats: an example, and what is done with such a file ----------------------------------------
 
 
-@pytest.fixture(scope="module")
-def recording(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+def recording(folder: Path) -> bytes:
     import torch
 
     from neusight import forecast_on
@@ -351,9 +350,8 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> bytes:
             optimizer.step()
             optimizer.zero_grad()
             loss.item()
-    path = tmp_path_factory.mktemp("recording") / "a.json"
-    forecast.save(path)
-    return path.read_bytes()
+    forecast.save(folder / "r.json")
+    return (folder / "r.json").read_bytes()
 
 
 def use_recording(path: Path) -> None:
@@ -365,7 +363,7 @@ def use_recording(path: Path) -> None:
     loaded.on("H100")
 
 
-def trace() -> bytes:
+def trace(folder: Path) -> bytes:
     events: list[dict[str, Any]] = [
         {"ph": "i", "name": "[memory]", "pid": 1, "tid": 1, "ts": 16, "s": "t",
          "args": {"Device Type": 1, "Total Allocated": 4096, "Total Reserved": 2 << 20}},
@@ -413,12 +411,12 @@ def use_trace(path: Path) -> None:
         calibrate(profile, "V100")
 
 
-def gpu_file() -> bytes:
+def gpu_file(folder: Path) -> bytes:
     one = replace(find_gpu("A100"), name="Mine", driver_name="Mine", aliases=("my own",))
     return json.dumps(one.to_json()).encode()
 
 
-def topology_file() -> bytes:
+def topology_file(folder: Path) -> bytes:
     curve = Curve("all_reduce", 16, 2, ((1024, 30.0), (2**20, 90.5), (2**26, 3000.0)))
     return json.dumps(replace(find_topology("p4d"), measured=(curve,)).to_json()).encode()
 
@@ -432,7 +430,7 @@ def use_topology(path: Path) -> None:
     assert read_topology(path) == found
 
 
-def nccl_output() -> bytes:
+def nccl_output(folder: Path) -> bytes:
     devices = "".join(
         f"#  Rank {rank} Group 0 Pid 7 on node-{rank // 8} device {rank % 8} [0x8d] NVIDIA A100\n"
         for rank in range(16)
@@ -488,7 +486,8 @@ def use_calibration(path: Path) -> None:
     measured_host(PLAIN, made)
 
 
-SETTINGS = b"""[project]
+def settings(folder: Path) -> bytes:
+    return b"""[project]
 name = "x"
 [tool.neusight]
 gpu = ["H100", "L40S"]
@@ -529,6 +528,10 @@ def case() -> Case:
         memory=tuple(MemoryRow(m, "forward", "activation", "aten::addmm", 1, 512) for m in layers),
         waits=(WaitRow("item", "loss.item()", 1),),
     )
+
+
+def baseline(folder: Path) -> bytes:
+    return baseline_text({"small": case(), "large": replace(case(), bound="host")}).encode()
 
 
 def use_baseline(path: Path) -> None:
@@ -654,114 +657,58 @@ def fuzz(request: pytest.FixtureRequest) -> Fuzz:
     return Fuzz(request.config.getoption("fuzz_seed"), request.config.getoption("fuzz_mutants"))
 
 
-def tried(
-    name: str,
-    data: bytes,
-    mutant: Callable[[bytes, random.Random], bytes],
-    use: Callable[[Path], None],
-    documented: tuple[type[NeusightError], ...],
-    path: Path,
-    fuzz: Fuzz,
-) -> list[str]:
-    """What went wrong, mutant after mutant; the example itself must be good."""
+class Format(NamedTuple):
+    """A kind of file: its name, an example, what damages it, what is done with it, and the errors
+    that refuse it."""
+
+    file: str
+    example: Callable[[Path], bytes]
+    mutant: Callable[[bytes, random.Random], bytes]
+    use: Callable[[Path], None]
+    documented: tuple[type[NeusightError], ...]
+
+
+FORMATS = {
+    "recording": Format(
+        "a.json", recording, json_mutant, use_recording, (RecordingError, ForecastStateError)
+    ),
+    "trace": Format("t.json", trace, json_mutant, use_trace, (TraceError, CalibrationError)),
+    "GPU": Format(
+        "g.json", gpu_file, json_mutant, use_gpu, (RegistrationError, UnsupportedKernelError)
+    ),
+    "topology": Format("t.json", topology_file, json_mutant, use_topology, (TopologyError,)),
+    "nccl-tests": Format(
+        "all_reduce_perf.txt", nccl_output, bytewise, use_nccl_output,
+        (CalibrationError, TopologyError),
+    ),
+    "calibration": Format(
+        "c.json", calibration_file, json_mutant, use_calibration, (CalibrationError,)
+    ),
+    "settings": Format("pyproject.toml", settings, toml_mutant, use_settings, (OptionError,)),
+    "baseline": Format("b.json", baseline, json_mutant, use_baseline, (BaselineError,)),
+    "weights": Format("w.npz", weights_file, npz_mutant, use_weights, (WeightsError,)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_no_file_crashes_from_the_depths(name: str, tmp_path: Path, fuzz: Fuzz) -> None:
+    kind = FORMATS[name]
+    data, path = kind.example(tmp_path), tmp_path / kind.file
     path.write_bytes(data)
-    use(path)
+    kind.use(path)  # the example itself must be good
     problems = []
+
     for number in range(fuzz.num_mutants):
-        path.write_bytes(mutant(data, random.Random(f"{name} {fuzz.seed} {number}")))
-        if problem := problem_of(lambda: use(path), documented):
+        path.write_bytes(kind.mutant(data, random.Random(f"{name} {fuzz.seed} {number}")))
+        if problem := problem_of(partial(kind.use, path), kind.documented):
             problems.append(f"{number}: {problem}")
-    return reported(name, problems, fuzz)
+
+    assert reported(name, problems, fuzz) == []
 
 
 def reported(name: str, problems: list[str], fuzz: Fuzz) -> list[str]:
     print(f"{name}: {len(problems)} of {fuzz.num_mutants} mutants, seed {fuzz.seed}")
     return problems
-
-
-def test_no_recording_crashes_from_the_depths(recording: bytes, tmp_path: Path, fuzz: Fuzz) -> None:
-    path = tmp_path / "a.json"
-
-    documented = (RecordingError, ForecastStateError)
-
-    problems = tried("recording", recording, json_mutant, use_recording, documented, path, fuzz)
-
-    assert problems == []
-
-
-def test_no_trace_crashes_from_the_depths(tmp_path: Path, fuzz: Fuzz) -> None:
-    documented = (TraceError, CalibrationError)
-
-    problems = tried(
-        "trace", trace(), json_mutant, use_trace, documented, tmp_path / "t.json", fuzz
-    )
-
-    assert problems == []
-
-
-def test_no_gpu_file_crashes_from_the_depths(tmp_path: Path, fuzz: Fuzz) -> None:
-    documented = (RegistrationError, UnsupportedKernelError)
-
-    problems = tried("GPU", gpu_file(), json_mutant, use_gpu, documented, tmp_path / "g.json", fuzz)
-
-    assert problems == []
-
-
-def test_no_topology_crashes_from_the_depths(tmp_path: Path, fuzz: Fuzz) -> None:
-    problems = tried(
-        "topology", topology_file(), json_mutant, use_topology, (TopologyError,),
-        tmp_path / "t.json", fuzz,
-    )  # fmt: skip
-
-    assert problems == []
-
-
-def test_no_output_of_nccl_tests_crashes_from_the_depths(tmp_path: Path, fuzz: Fuzz) -> None:
-    problems = tried(
-        "nccl-tests", nccl_output(), bytewise, use_nccl_output,
-        (CalibrationError, TopologyError), tmp_path / "all_reduce_perf.txt", fuzz,
-    )  # fmt: skip
-
-    assert problems == []
-
-
-def test_no_calibration_crashes_from_the_depths(tmp_path: Path, fuzz: Fuzz) -> None:
-    data = calibration_file(tmp_path)
-
-    problems = tried(
-        "calibration", data, json_mutant, use_calibration, (CalibrationError,),
-        tmp_path / "c.json", fuzz,
-    )  # fmt: skip
-
-    assert problems == []
-
-
-def test_no_settings_crash_from_the_depths(tmp_path: Path, fuzz: Fuzz) -> None:
-    path = tmp_path / "pyproject.toml"
-
-    problems = tried("settings", SETTINGS, toml_mutant, use_settings, (OptionError,), path, fuzz)
-
-    assert problems == []
-
-
-def test_no_baseline_crashes_from_the_depths(tmp_path: Path, fuzz: Fuzz) -> None:
-    data = baseline_text({"small": case(), "large": replace(case(), bound="host")}).encode()
-
-    problems = tried(
-        "baseline", data, json_mutant, use_baseline, (BaselineError,), tmp_path / "b.json", fuzz
-    )
-
-    assert problems == []
-
-
-def test_no_weights_crash_from_the_depths(tmp_path: Path, fuzz: Fuzz) -> None:
-    data = weights_file(tmp_path)
-
-    problems = tried(
-        "weights", data, npz_mutant, use_weights, (WeightsError,), tmp_path / "w.npz", fuzz
-    )
-
-    assert problems == []
 
 
 def test_no_folder_of_measurements_crashes_from_the_depths(tmp_path: Path, fuzz: Fuzz) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import builtins
+import errno
 import functools
 import io
 import os
+import shutil
 import stat
 import sys
 import types
@@ -16,7 +18,7 @@ from neusight.fake_cuda.overlay.builtin_functions import as_builtin
 from neusight.fake_cuda.overlay.overlay import LeftAloneError, Overlay
 from neusight.fake_cuda.patching import Patches
 
-__all__ = ["install_files", "install_retries"]
+__all__ = ["install_files", "install_folder_renames", "install_retries"]
 
 
 #: Functions of `os` that look at a path, and whether they follow its last link.
@@ -100,6 +102,36 @@ def _retrying(original: Callable[..., Any]) -> Callable[..., Any]:
                 continue
 
     return call
+
+
+def install_folder_renames(patches: Patches) -> None:
+    """os.rename and os.replace of a folder that was there before work in a copy-on-write view."""
+    for name in ("rename", "replace"):
+        patches.set(os, name, _renaming(getattr(os, name)))
+
+
+def _renaming(original: Callable[..., None]) -> Callable[..., None]:
+    # Without the `redirect_dir` that only root may use, EXDEV stands for what is not implemented
+    # (Documentation/filesystems/overlayfs.rst, "renaming directories").
+    def rename(src: Any, dst: Any, **folders: Any) -> None:
+        try:
+            original(src, dst, **folders)
+        except OSError as error:
+            if error.errno != errno.EXDEV or folders or not _is_folder_of_one_disk(src, dst):
+                raise
+            if os.path.isdir(dst):
+                os.rmdir(dst)
+            shutil.copytree(src, dst, symlinks=True)
+            shutil.rmtree(src)
+
+    return rename
+
+
+def _is_folder_of_one_disk(src: Any, dst: Any) -> bool:
+    if os.path.islink(src) or not os.path.isdir(src):
+        return False
+    above = os.path.dirname(os.path.abspath(os.fspath(dst)))
+    return os.stat(src).st_dev == os.stat(above).st_dev
 
 
 def _while_open(

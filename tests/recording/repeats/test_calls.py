@@ -279,8 +279,9 @@ def caching(self: Any, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
 
 
 def growing(self: Any, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-    self.kept = x if self.kept is None else torch.cat([self.kept, x])
-    return self.kept
+    kept: torch.Tensor = x if self.kept is None else torch.cat([self.kept, x])
+    self.kept = kept
+    return kept
 
 
 def on_the_cpu(self: Any, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:

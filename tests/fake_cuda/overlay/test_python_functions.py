@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from neusight.fake_cuda.overlay.folder_renames import install_folder_renames
+from neusight.fake_cuda.overlay.python_functions import install_folder_renames
 from neusight.fake_cuda.patching import Patches
 
 
