@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -237,22 +238,30 @@ _OPTIONAL = ("cached_tokens", "priority", "class")
 def read_requests(path: str | Path) -> list[InferenceRequest]:
     """Requests from a CSV with the columns arrival_s, input_tokens, output_tokens and, if wanted,
     cached_tokens, priority, class; OptionError names the line that is wrong."""
-    with Path(path).open(newline="", encoding="utf-8") as file:
-        reader = csv.DictReader(file)
-        missing = [name for name in _COLUMNS if name not in (reader.fieldnames or ())]
-        if missing:
-            raise OptionError(
-                f"{path} has no column {missing[0]}; a load has the columns "
-                f"{', '.join(_COLUMNS)} and may have {', '.join(_OPTIONAL)}"
-            )
-        found = [_request(path, number, row) for number, row in enumerate(reader)]
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")  # spreadsheets begin with a mark
+        found = list(_requests(path, csv.DictReader(io.StringIO(text, newline=""))))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise OptionError(f"{path} is not a CSV in UTF-8: {error}") from None
     if not found:
         raise OptionError(f"{path} has no requests: a line for each belongs below the names")
     return sorted(found, key=lambda one: (one.arrival_s, one.index))
 
 
-def _request(path: str | Path, number: int, row: dict[str, str]) -> InferenceRequest:
-    line = number + 2  # of an editor; the first holds the names
+def _requests(path: str | Path, reader: csv.DictReader[str]) -> Iterator[InferenceRequest]:
+    missing = [name for name in _COLUMNS if name not in (reader.fieldnames or ())]
+    if missing:
+        raise OptionError(
+            f"{path} has no column {missing[0]}; a load has the columns "
+            f"{', '.join(_COLUMNS)} and may have {', '.join(_OPTIONAL)}"
+        )
+    for number, row in enumerate(reader):
+        if None in row:
+            raise OptionError(f"{path}, line {reader.line_num}: more values than columns")
+        yield _request(path, number, row, line=reader.line_num)
+
+
+def _request(path: str | Path, number: int, row: dict[str, str], *, line: int) -> InferenceRequest:
     values: list[float] = []
     for name in (*_COLUMNS, "cached_tokens", "priority"):
         text = row.get(name) or ("" if name in _COLUMNS else "0")
@@ -261,6 +270,8 @@ def _request(path: str | Path, number: int, row: dict[str, str]) -> InferenceReq
         except ValueError:
             raise OptionError(f"{path}, line {line}: {name} is {text!r}, not a number") from None
     arrival_s, tokens, output, cached, priority = values
+    if not math.isfinite(priority):
+        raise OptionError(f"{path}, line {line}: priority is {priority:g}, not a whole number")
     if not (math.isfinite(arrival_s) and arrival_s >= 0):
         raise OptionError(f"{path}, line {line}: arrival_s is {arrival_s:g}; it is not below zero")
     _require_count(path, line, "input_tokens", tokens)

@@ -117,6 +117,18 @@ def test_a_file_gives_its_requests_in_order_of_arrival(tmp_path: Path) -> None:
     ]
 
 
+def test_a_file_of_a_spreadsheet_is_read_and_one_in_another_encoding_refused(
+    tmp_path: Path,
+) -> None:
+    path = written(tmp_path, "\ufeffarrival_s,input_tokens,output_tokens\n0,5,6\n")
+    other = tmp_path / "other.csv"
+    other.write_bytes(b"arrival_s,input_tokens,output_tokens,class\n0,1,1,\xff\n")
+
+    assert len(read_requests(path)) == 1
+    with pytest.raises(OptionError, match="is not a CSV in UTF-8"):
+        read_requests(other)
+
+
 @pytest.mark.parametrize(
     ("text", "stated"),
     [
@@ -128,6 +140,9 @@ def test_a_file_gives_its_requests_in_order_of_arrival(tmp_path: Path) -> None:
         ("arrival_s,input_tokens,output_tokens\n0,1,1.5\n", "line 2: output_tokens is 1.5"),
         ("arrival_s,input_tokens,output_tokens\nnan,1,1\n", "line 2: arrival_s is nan"),
         ("arrival_s,input_tokens,output_tokens,cached_tokens\n0,5,1,5\n", "cached_tokens is 5"),
+        ("arrival_s,input_tokens,output_tokens\n\n0,5\n", "line 3: output_tokens is ''"),
+        ("arrival_s,input_tokens,output_tokens\n0,5,1,7\n", "line 2: more values than columns"),
+        ("arrival_s,input_tokens,output_tokens,priority\n0,5,1,inf\n", "priority is inf"),
     ],
 )
 def test_a_damaged_file_is_refused_with_its_line(tmp_path: Path, text: str, stated: str) -> None:
