@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from profiled_kernels import TORCH
 
 from neusight.integrations.profiles.profiled_kernels import ProfiledCall, read_profiled
 from neusight.predictors.predictor import Estimate
@@ -101,7 +102,7 @@ def main() -> int:
     if not options.data.exists():
         print(f"skipped: there are no measured tables at {options.data}")
         return 0
-    calls, _ = read_profiled(options.data)
+    calls, _ = read_profiled(options.data, torch_versions=TORCH)
     rows = rows_of(scored(calls, Tiled(sustained=not options.burst)))
     for row in rows:
         print("  ".join(f"{value!s:<24}" if isinstance(value, str) else f"{value:>9}"

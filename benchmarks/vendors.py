@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from profiled_kernels import TORCH
 
 from neusight.integrations.profiles.profiled_kernels import ProfiledCall, read_profiled
 from neusight.predictors.kernel import Kernel
@@ -71,7 +72,7 @@ def main() -> int:
     if not data.exists():
         print(f"skipped: there are no measured tables at {data}")
         return 0
-    calls, _ = read_profiled(data)
+    calls, _ = read_profiled(data, torch_versions=TORCH)
     print(f"{'class':<14} {'to':<8} {'calls':>5}  ratio      forecast   (median, 80 %)")
     for vendor in ("amd", "nvidia"):
         found = list(carried(calls, to=vendor))

@@ -27,7 +27,8 @@ from neusight.predictors.errors import CalibrationError
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.predictors.measuring.calibration import Measurement
-from neusight.recording.recording import Mark, OpCall, Recording
+from neusight.recording.recording import Mark, OpCall, Recording, release_of
+from neusight.timeline.pricing import math_mode_on
 
 if TYPE_CHECKING:
     import torch
@@ -101,7 +102,8 @@ class TraceMeasurements:
 
 
 class RecordedCall(NamedTuple):
-    """An operator with all that a profile says of its arguments."""
+    """An operator with all that a profile says of its arguments, and the release of torch that ran
+    it (empty: the newest)."""
 
     name: str
     dims: tuple[Any, ...]
@@ -109,6 +111,7 @@ class RecordedCall(NamedTuple):
     types: tuple[str, ...]
     values: tuple[str, ...]
     is_tf32: bool
+    torch_version: str = ""
 
 
 class _Unusable(Exception):
@@ -302,8 +305,8 @@ def kernels_of_calls(calls: Sequence[RecordedCall], gpu: GPU) -> list[tuple[Kern
 
 
 def ops_of_calls(calls: Sequence[RecordedCall], gpu: GPU) -> list[tuple[OpCall, ...] | str]:
-    """The ops that each call dispatches on that GPU, in the profile's arithmetic, or why it cannot
-    be made again."""
+    """The ops that each call dispatches on that GPU, in the profile's arithmetic and release of
+    torch, or why it cannot be made again."""
     import torch
 
     from neusight.forecast import forecast_options
@@ -323,14 +326,15 @@ def ops_of_calls(calls: Sequence[RecordedCall], gpu: GPU) -> list[tuple[OpCall, 
                 reasons[number] = f"{call.name} cannot be called again ({type(error).__name__})"
     ops = _ops_by_call(forecast.recording)
     return [
-        reasons.get(number) or tuple(_in_arithmetic_of(call, item) for item in ops[number])
+        reasons.get(number) or tuple(_as_it_ran(call, item, gpu) for item in ops[number])
         for number, call in enumerate(calls)
     ]
 
 
-def _in_arithmetic_of(call: RecordedCall, op: OpCall) -> OpCall:
-    math = replace(op.math, matmul_tf32=call.is_tf32, cudnn_tf32=call.is_tf32)
-    return replace(op, math=math)
+def _as_it_ran(call: RecordedCall, op: OpCall, gpu: GPU) -> OpCall:
+    release = release_of(call.torch_version)
+    math = replace(op.math, matmul_tf32=call.is_tf32, cudnn_tf32=call.is_tf32, torch=release)
+    return replace(op, math=math_mode_on(gpu, math))
 
 
 @contextmanager

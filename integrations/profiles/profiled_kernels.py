@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -60,8 +61,11 @@ def _header(path: Path) -> set[str]:
         return set(next(csv.reader(stream), ()))
 
 
-def read_profiled(folder: str | Path) -> tuple[list[ProfiledCall], list[str]]:
-    """Every call of every table of the folder, and what was left out, with the reason.
+def read_profiled(
+    folder: str | Path, *, torch_versions: Mapping[str, str] = MappingProxyType({})
+) -> tuple[list[ProfiledCall], list[str]]:
+    """Every call of every table of the folder, with the kernels of the release of torch that ran
+    each program (default: the newest), and what was left out, with the reason.
 
     DataError where a table is damaged; a GPU not known is left out.
     """
@@ -70,17 +74,20 @@ def read_profiled(folder: str | Path) -> tuple[list[ProfiledCall], list[str]]:
     for path in sorted(Path(folder).glob("*.csv")):
         if _header(path) >= set(_COLUMNS):
             with path.open(newline="", encoding="utf-8") as stream:
-                found += _read_table(path, list(csv.DictReader(stream)), left_out)
+                rows = list(csv.DictReader(stream))
+            found += _read_table(path, rows, torch_versions, left_out)
     return found, left_out
 
 
 def _read_table(
-    path: Path, rows: list[dict[str, str]], left_out: list[str]
+    path: Path, rows: list[dict[str, str]], torch_versions: Mapping[str, str], left_out: list[str]
 ) -> Iterable[ProfiledCall]:
     calls: dict[tuple[str, str, RecordedCall], list[dict[str, str]]] = defaultdict(list)
     for number, row in enumerate(rows, start=2):
         try:
-            calls[row["gpu"], row["program"], _call_of(row)].append(row)
+            version = torch_versions.get(row["program"], "")
+            call = _call_of(row)._replace(torch_version=version)
+            calls[row["gpu"], row["program"], call].append(row)
         except (ValueError, TypeError) as error:
             raise DataError(f"{path}, line {number}: {error}.") from error
     for label in sorted({gpu for gpu, _, _ in calls}):

@@ -6,6 +6,7 @@ import math
 import re
 from dataclasses import dataclass, fields, replace
 
+from neusight.ops.products.convolution import is_depthwise_of_torch
 from neusight.predictors.errors import OptionError
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import KernelClass
@@ -491,6 +492,9 @@ _DISPATCH_FIELD = {
 }
 
 
+#: Convolutions of channels one by one call no library (conv_depthwise2d_cuda).
+_CONVOLUTIONS = ("aten::convolution", "aten::convolution_backward")
+
 #: What the names of kernels that Inductor wrote begin with.
 _TRITON = "inductor::triton_"
 
@@ -502,6 +506,8 @@ def dispatch_us(
     if not kernel_classes:
         return host.view_us
     dearest = max(getattr(host, _DISPATCH_FIELD.get(item, "op_us")) for item in kernel_classes)
+    if call.signature.op in _CONVOLUTIONS and is_depthwise_of_torch(call.signature):
+        dearest = host.op_us
     share = host.backward_share if call.phase == "backward" else 1.0
     if call.signature.op.startswith(_TRITON):
         return host.triton_us

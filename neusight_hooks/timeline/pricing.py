@@ -88,18 +88,12 @@ class Pricer:
         key = (id(call.signature), id(call.math))
         kernels = self._kernels.get(key)
         if kernels is None:
-            mapping = map_op(call.signature, self._math_of(call))
+            mapping = map_op(call.signature, math_mode_on(self.gpu, call.math))
             if not mapping.is_mapped:
                 self.unmapped.setdefault(call.signature.op, mapping.reason)
             kernels = self._kernels[key] = mapping.kernels
             self._keep.append((call.signature, call.math))  # identities must not be used again
         return kernels
-
-    def _math_of(self, call: OpCall) -> MathMode:
-        """torch gives MIOpen no TF32, whatever cuDNN's switch says (pull request 190711, open)."""
-        if self.gpu.vendor != "amd":
-            return call.math
-        return replace(call.math, cudnn_tf32=False, miopen=True)
 
     def _price(self, kernels: Iterable[Kernel]) -> None:
         fresh = [kernel for kernel in dict.fromkeys(kernels) if kernel not in self._estimates]
@@ -107,6 +101,12 @@ class Pricer:
             _refuse_formats(fresh, self.gpu)
             estimates = self.predictor.predict(fresh, self.gpu)
             self._estimates.update(zip(fresh, estimates, strict=True))
+
+
+def math_mode_on(gpu: GPU, math: MathMode) -> MathMode:
+    """The arithmetic of an op on that GPU. torch gives MIOpen no TF32, whatever cuDNN's switch says
+    (pull request 190711, open)."""
+    return replace(math, cudnn_tf32=False, miopen=True) if gpu.vendor == "amd" else math
 
 
 #: tinygemm multiplies by m16n8k16 on bfloat16 (ATen/native/cuda/int4mm.cu).

@@ -22,7 +22,9 @@ from neusight.predictors.physics.gemm import (
     timings_of_problems,
 )
 from neusight.predictors.physics.launch_geometry import geometry_of
+from neusight.predictors.physics.memory_bound.kinds import AMD_TRANSPOSE_SHARE
 from neusight.predictors.physics.physical_time import PhysicalTime, smooth_maximum
+from neusight.predictors.physics.power import has_half_rate
 from neusight.predictors.physics.roofline import (
     cold_share,
     instructions_per_second,
@@ -35,9 +37,6 @@ _IMPLICIT_FACTOR = 1.15
 #: The same where matrix units run at half rate and copies to shared memory pass no registers
 #: (GeForce of GA10x, Ada and Blackwell, L40): addresses are computed while the units work.
 _HIDDEN_IMPLICIT_FACTOR = 1.0
-
-#: Least 16-bit peak over FP32's of units at full rate: A40's 4.0; those of GeForce have 2.
-_FULL_RATE = 3.9
 
 #: cuDNN's TF32 kernels want NHWC: for NCHW it transposes inside (one read and write of image and
 #: result more). Around 16-bit ones the transposes are kernels of their own.
@@ -76,6 +75,15 @@ _GATHERED_STEP = 32
 #: Tile of the kernels that do so for patches that do not overlap, which a CTA goes through alone:
 #: pixels by output channels (cutlass_tensorop_bf16_s16816fprop_optimized_bf16_256x64 there).
 _PATCH_TILE = (64, 256)
+
+#: MIOpen cuts images of three channels into patches by igemm_fwd_gtcx3_nhwc kernels, which take
+#: four channels a tap, in tiles of 64 x 64 or, where they fill all CUs, 256 x 64, and wait so many
+#: clocks for each step of 16 or 8 along K. Patches of 16 pixels on MI300X, 4 images 30 us, 128
+#: images 247 (data/profiled_kernels); not read off: one image of 1008 pixels in patches of 14.
+_PATCH_CHANNELS = 4
+_AMD_PATCH_TILES = ((64, 64, 16), (256, 64, 8))
+_PATCH_STEP_CLOCKS = 990.0
+_PATCH_COPIES = 3
 
 #: Gradients of images read a tap in steps of 32 channels of the result's gradient, and write at
 #: least 64 channels of the image's: a tile's edges, seen in data/kernelbench (even half), where 3,
@@ -345,6 +353,8 @@ def _fastest(kernel: Kernel, product: PhysicalTime, gpu: GPU) -> PhysicalTime:
     if not gpu.has_matrix_unit(kernel.compute):
         return _timing_without_tensor_cores(kernel, product, gpu)
     tensor = _tensor_timing(kernel, product, gpu)
+    if _is_of_patches(kernel, gpu):
+        return replace(tensor, at_most_us=_patches_us(kernel, gpu))
     if kernel.compute != "tf32" or gpu.vendor != "nvidia":
         return tensor
     ordinary = _ordinary_timing(kernel, gpu)
@@ -454,13 +464,7 @@ def _tensor_timing(kernel: Kernel, product: PhysicalTime, gpu: GPU) -> PhysicalT
 
 
 def _implicit_factor(gpu: GPU) -> float:
-    is_newer = gpu.vendor == "nvidia" and gpu.compute_capability >= _COPIES_PAST_REGISTERS
-    is_half = gpu.peak_tflops.get("fp16", 0.0) < _FULL_RATE * gpu.peak_tflops["fp32"]
-    return _HIDDEN_IMPLICIT_FACTOR if is_newer and is_half else _IMPLICIT_FACTOR
-
-
-#: Compute capability from which on loads reach shared memory without registers (cp.async).
-_COPIES_PAST_REGISTERS = (8, 0)
+    return _HIDDEN_IMPLICIT_FACTOR if has_half_rate(gpu) else _IMPLICIT_FACTOR
 
 
 def _is_product(size: ConvolutionSize) -> bool:
@@ -489,6 +493,29 @@ def _gather_us(size: ConvolutionSize, gpu: GPU) -> float:
         alone = edge * taps * min(tiles, width // _GATHERED_OUTPUTS) * _TAP_CLOCKS
         clocks = max(clocks, alone)
     return clocks * 1e6 / gpu.clock_hz
+
+
+def _is_of_patches(kernel: Kernel, gpu: GPU) -> bool:
+    """Whether MIOpen cuts an image of few channels into patches that do not overlap."""
+    size = _size_of(kernel)
+    is_of_few = size.groups == 1 and size.in_channels <= _PATCH_CHANNELS
+    is_cut = size.kernel == size.stride and prod(size.kernel) > 1 and size.direction == "forward"
+    return gpu.vendor == "amd" and kernel.compute in _HALVES and is_of_few and is_cut
+
+
+def _patches_us(kernel: Kernel, gpu: GPU) -> float:
+    """A kernel of NHWC images on that many tiles in a row, with the copies around it."""
+    size = _size_of(kernel)
+    pixels, k = size.batch * prod(size.output), prod(size.kernel) * _PATCH_CHANNELS
+    few, many = (
+        (math.ceil(pixels / rows) * math.ceil(size.out_channels / columns), math.ceil(k / step))
+        for rows, columns, step in _AMD_PATCH_TILES
+    )
+    num_ctas, num_steps = many if many[0] >= gpu.num_sms else few
+    steps_us = math.ceil(num_ctas / gpu.num_sms) * num_steps * _PATCH_STEP_CLOCKS / gpu.clock_hz
+    bandwidth = gpu.bandwidth_gbps * 1e3 * gpu.bandwidth_utilization * AMD_TRANSPOSE_SHARE
+    copies_us = _PATCH_COPIES * gpu.floor_us + 2.0 * kernel.num_bytes / bandwidth
+    return steps_us * 1e6 + copies_us
 
 
 def _dram_us(kernel: Kernel, gpu: GPU) -> float:

@@ -104,6 +104,11 @@ _SIMT_SPLITS = (*SPLITS, 32, 64)
 _BATCHED_TILE = (128, 128)
 _BATCHED_TILE_SINCE = (8, 0)
 _BATCHED_LEAST_AREA = 64 * 64
+#: From this one on tiles are narrower along an edge of so many results at most: half of what 128 x
+#: 128 takes on H100 for 16384 x 32 results a batch (data/kernelbench, level 3's 31); not used: 64 x
+#: 64, 64 x 16 and 3 x 1024 of 48 and 49, 40 to 58 % too slow before, 8 to 13 % so.
+_BATCHED_NARROW = 64
+_BATCHED_NARROW_SINCE = (9, 0)
 #: Results of a batch up to this edge have kernels of their own (gemmSN of cuBLAS): as the smallest
 #: tile. A prior.
 _SMALL_BATCHED_EDGE = 16
@@ -326,6 +331,13 @@ def _serves_batches(tiles: Candidates, gpu: GPU, problems: GemmProblems) -> NDAr
         serves = (tiles.tile_m == _BATCHED_TILE[0]) & (tiles.tile_n == _BATCHED_TILE[1])
     else:
         serves = tiles.tile_m * tiles.tile_n >= _BATCHED_LEAST_AREA
+    if gpu.compute_capability >= _BATCHED_NARROW_SINCE:
+        edges = ((tiles.tile_m, problems.m), (tiles.tile_n, problems.n))
+        rows, columns = (
+            np.where(size <= _BATCHED_NARROW, edge == _BATCHED_NARROW, edge == _BATCHED_TILE[0])
+            for edge, size in edges
+        )
+        serves = rows & columns
     is_small_tile = (tiles.tile_m == _SMALL_BATCHED_TILE[0]) & (
         tiles.tile_n == _SMALL_BATCHED_TILE[1]
     )

@@ -79,6 +79,14 @@ _VOLTAGE_AT_0 = 0.25
 #: bursts 0.91, H100 0.86 to 0.9).
 _MATRIX_CEILING = 0.9
 
+#: The same where they run at half their rate (GeForce from Ampere on, with sums in FP32), which
+#: loads keep up with: RTX 4090, products of 512 to 2048 tokens (data/llm_layers) 165.7 TFLOP/s of
+#: 165.2 at 2520 MHz, at 2715 MHz, by the prior of its file.
+_HALF_RATE_CEILING = 0.93
+
+#: Least 16-bit peak over FP32's of units at full rate: A40's 4.0; those of GeForce have 2.
+_FULL_RATE = 3.9
+
 #: What a burst of milliseconds may draw over the limit: H100 and H200 1.4, B200, B300, GB200 and
 #: A100 1.2, L40S 1.1 explain the bursts of data/modern.
 _BURST_POWER = 1.2
@@ -123,8 +131,15 @@ def limited_share(gpu: GPU, *, matrix: bool, sustained: bool) -> float | None:
         gpu.max_clock_mhz or gpu.boost_clock_mhz,
         gpu.tdp_w,
         matrix,
+        _HALF_RATE_CEILING if has_half_rate(gpu) else _MATRIX_CEILING,
         sustained,
     )
+
+
+def has_half_rate(gpu: GPU) -> bool:
+    """Whether 16-bit products run at half the rate of the tensor cores (GeForce from Ampere on)."""
+    is_newer = gpu.vendor == "nvidia" and gpu.compute_capability >= (8, 0)
+    return is_newer and gpu.peak_tflops.get("fp16", 0.0) < _FULL_RATE * gpu.peak_tflops["fp32"]
 
 
 @lru_cache(maxsize=1024)
@@ -135,11 +150,12 @@ def _solved(
     most_mhz: float,
     limit_w: float,
     matrix: bool,
+    matrix_ceiling: float,
     sustained: bool,
 ) -> float:
     """The share at the highest clock, up to `most_mhz`, whose power the limit allows; `stated_mhz`
     is the clock that the peak was stated at."""
-    ceiling = _MATRIX_CEILING if matrix else silicon.fp32_ceiling
+    ceiling = matrix_ceiling if matrix else silicon.fp32_ceiling
     energy_pj = silicon.matrix_pj if matrix else silicon.fp32_pj
     watts_per_mhz = energy_pj * peak_tflops * ceiling / stated_mhz
     allowed_w = limit_w * ((1.0 if sustained else _BURST_POWER) - _FIXED_SHARE) - _FIXED_W
@@ -191,7 +207,7 @@ def filled_in(gpu: GPU) -> GPU:
     fp32 = limited_share(gpu, matrix=False, sustained=True) or _UNKNOWN_FP32
     return replace(
         gpu,
-        gemm_utilization=gpu.gemm_utilization or min(1.0, burst),
+        gemm_utilization=gpu.gemm_utilization or (burst if has_half_rate(gpu) else min(1.0, burst)),
         sustained_factor=gpu.sustained_factor or min(1.0, sustained / burst),
         fp32_gemm_utilization=gpu.fp32_gemm_utilization or min(1.0, fp32),
     )

@@ -298,3 +298,17 @@ def test_convolutions_fill_one_issue_slot_of_rdna_3() -> None:
 
     assert with_issue_of_convolutions(gpu).peak_tflops["fp32"] == gpu.peak_tflops["fp32"] / 2
     assert with_issue_of_convolutions(find_gpu("RX 6800")) == find_gpu("RX 6800")
+
+
+def test_a_network_moves_what_it_was_not_fitted_to_by_a_factor_of_e_at_most() -> None:
+    """Three channels to 16 in small images are outside of all layers that were measured on T4."""
+    small = ConvolutionSize(128, 3, 16, 1, (32, 32), (30, 30), (3, 3), (1, 1), "forward")
+    kernel = Kernel.convolution(small, dtype="float32", layout="contiguous")
+    gpu = find_gpu("T4")
+
+    [estimate] = Tiled(sustained=False).predict([kernel], gpu)
+    [physics] = Tiled(sustained=False, correction=None).predict([kernel], gpu)
+
+    assert estimate.origin == "trained" and not estimate.in_range
+    ratio = estimate.latency_us / physics.latency_us
+    assert math.exp(-1.0) * 0.999 <= ratio <= math.exp(1.0) * 1.001

@@ -346,3 +346,20 @@ def test_odd_convolutions_have_a_price_in_every_pass_and_layout(what: str, name:
 
     for estimate in predict(kernels, find_gpu(name)):
         assert 0.0 < estimate.low_us <= estimate.latency_us <= estimate.high_us < math.inf
+
+
+def test_patches_of_an_image_on_amd_take_what_their_steps_and_copies_do() -> None:
+    """data/profiled_kernels on MI300X: ViT's patches of 4 images 46 us, OWLv2's of one image of
+    1008 pixels 105 (by another algorithm)."""
+    vit = ConvolutionSize(4, 3, 768, 1, (224, 224), (14, 14), (16, 16), (16, 16), "forward")
+    owl = ConvolutionSize(1, 3, 1024, 1, (1008, 1008), (72, 72), (14, 14), (14, 14), "forward")
+    kernels = [
+        Kernel.convolution(size, dtype="bfloat16", layout="contiguous") for size in (vit, owl)
+    ]
+
+    first, second = predict(kernels, "MI300X")
+
+    assert first.latency_us == pytest.approx(46, rel=0.2)
+    assert second.latency_us == pytest.approx(105, rel=0.25)
+    [plain] = convolution_timings(kernels[:1], find_gpu("H100"), sustained=False)
+    assert plain.at_most_us == math.inf

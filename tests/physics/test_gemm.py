@@ -295,6 +295,17 @@ def test_fp32_of_a_transposed_operand_or_a_batch_takes_what_the_gpu_says(
     assert 1.8 * fast.time_us < slow.time_us < 2.2 * fast.time_us
 
 
+def test_batched_fp32_products_take_narrower_tiles_for_narrow_results_from_hopper_on() -> None:
+    kernels = [
+        Kernel.gemm(m, n, 64, batch=4096, dtype="float32", layout="nn")
+        for m, n in ((512, 32), (64, 512), (64, 64), (65, 65))
+    ]
+
+    tiles = [timing.tile for timing in gemm_timings(kernels, find_gpu("H100"), sustained=False)]
+
+    assert tiles == [(128, 64), (64, 128), (64, 64), (128, 128)]
+
+
 def test_small_matrices_of_a_batch_take_no_tile_far_larger_than_they_are() -> None:
     """8 x 8 x 64, 4096 times: 17 MB, no 128 x 128 tile each."""
     kernel = Kernel.gemm(8, 8, 64, batch=4096, dtype="float32", layout="nn")

@@ -183,3 +183,15 @@ def test_a_stated_host_is_stated_again_by_its_name() -> None:
 def test_what_means_nothing_is_an_error_that_says_what_would(text: str) -> None:
     with pytest.raises(OptionError, match=r"ghz=3\.4"):
         require_host(text)
+
+
+def test_a_depthwise_convolution_of_torchs_own_calls_no_library() -> None:
+    def cost(channels: int) -> float:
+        image = TensorSpec((1, 8, 16, 16), (2048, 256, 16, 1), "float32")
+        weight = TensorSpec((8, channels, 3, 3), (9 * channels, 9, 3, 1), "float32")
+        arguments = (("input", image), ("weight", weight), ("groups", 8 // channels))
+        signature = OpSignature("aten::convolution", "default", arguments, (image,))
+        classes = (KernelClass.CONVOLUTION,)
+        return dispatch_us(OpCall(signature, MathMode()), classes, host=PLAIN)
+
+    assert (cost(1), cost(8)) == (PLAIN.op_us, PLAIN.convolution_us)

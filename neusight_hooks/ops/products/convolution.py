@@ -97,6 +97,19 @@ def _operand_copies(specs: tuple[TensorSpec, ...], channels_last: bool) -> list[
     return kernels
 
 
+def _copied_for_miopen(
+    size: ConvolutionSize, operands: tuple[TensorSpec, TensorSpec], result: TensorSpec
+) -> tuple[TensorSpec, ...]:
+    """The operands that torch makes contiguous for MIOpen, which gets NCHW unless
+    PYTORCH_MIOPEN_SUGGEST_NHWC is set (miopen_conv_suggest_memory_format). What a solver
+    transposes inside is part of its time. A result in NHWC was recorded for cuDNN: here all images
+    would be NCHW from the first convolution on."""
+    is_weight = size.direction == "weight_gradient"
+    if result.is_channels_last or (is_weight and all(spec.is_channels_last for spec in operands)):
+        return tuple(spec for spec in operands if not spec.is_channels_last)
+    return operands
+
+
 def _relayout(spec: TensorSpec, name: str) -> Kernel:
     return memory_kernel(
         KernelClass.COPY, name, reads=(spec,), writes=(spec,), flops=0, layout="strided"
@@ -126,6 +139,22 @@ def _transform(spec: TensorSpec, name: str) -> Kernel:
 
 def _is_depthwise(size: ConvolutionSize) -> bool:
     return size.groups > 1 and size.groups == size.in_channels
+
+
+def is_depthwise_of_torch(signature: OpSignature) -> bool:
+    """Whether torch's own kernels run a convolution with a filter for each channel: cuDNN's run
+    half precision in NHWC, and what is transposed or has not two dimensions."""
+    image, weight = signature.tensor("input"), signature.tensor("weight")
+    groups = signature.by_name.get("groups")
+    is_own = image.dtype == "float32" or not image.is_channels_last
+    return (
+        is_own
+        and len(image.shape) == 4
+        and signature.by_name.get("transposed") is not True
+        and isinstance(groups, int)
+        and groups == image.shape[1] > 1
+        and weight.shape[1] == 1
+    )
 
 
 def _needs_transforms(size: ConvolutionSize, dtype: str, channels_last: bool) -> bool:
@@ -163,12 +192,12 @@ def _convolution_kernels(
     if product((size.batch, size.in_channels, size.out_channels, *size.output)) == 0:
         return []
     dtype = operands[0].dtype
-    channels_last = _is_channels_last(*operands)
-    # MIOpen's solvers take NCHW; what one transposes inside is part of its time.
+    channels_last = not math.miopen and _is_channels_last(*operands)
     transforms = not math.miopen and _needs_transforms(size, dtype, channels_last)
     layout: Layout = "channels_last" if channels_last or transforms else "contiguous"
     compute = compute_for_convolution(dtype, math)
-    kernels = _operand_copies(operands, channels_last)
+    copied = _copied_for_miopen(size, operands, result) if math.miopen else operands
+    kernels = _operand_copies(copied, channels_last)
     if transforms:
         kernels += [_transform(contiguous(spec), "nchw_to_nhwc") for spec in operands]
     kernels += [

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Literal, NamedTuple, Union
 
+from neusight.ops.products.convolution import is_depthwise_of_torch
 from neusight.recording.recording import OpSignature, TensorSpec
 
 __all__ = ["CLOSE", "LAUNCH", "Open", "Token", "calls_within"]
@@ -375,7 +376,7 @@ def _unbind(signature: OpSignature) -> str:
 
 def _convolution(signature: OpSignature) -> str:
     bias = " reshape[view] add_[*]" if signature.optional_tensor("bias") is not None else ""
-    if _is_depthwise(signature):
+    if is_depthwise_of_torch(signature):
         return "_convolution[_conv_depthwise2d[empty resize_ *]]"
     kind = "convolution_transpose" if signature.by_name.get("transposed") is True else "convolution"
     return f"_convolution[cudnn_{kind}[*]{bias}]"
@@ -384,7 +385,7 @@ def _convolution(signature: OpSignature) -> str:
 def _convolution_backward(signature: OpSignature) -> str:
     wanted = signature.by_name.get("output_mask")
     of_input, of_weight, of_bias = wanted if isinstance(wanted, tuple) else (True, True, True)
-    if _is_depthwise(signature):
+    if is_depthwise_of_torch(signature):
         parts = ["empty empty resize_ *", "resize_ *" if of_weight else ""]
     else:
         gradient = signature.optional_tensor("grad_output")
@@ -392,22 +393,6 @@ def _convolution_backward(signature: OpSignature) -> str:
         first = "" if is_dense else f"{_CONTIGUOUS} "
         parts = ["to", f"{first}*" if of_input else "", f"{first}empty *" if of_weight else ""]
     return " ".join([*parts, "sum[as_strided *]" if of_bias else ""])
-
-
-def _is_depthwise(signature: OpSignature) -> bool:
-    """Whether torch's own kernels run a convolution with a filter for each channel: cuDNN's run
-    half precision in NHWC, and what is transposed or has not two dimensions."""
-    image, weight = signature.tensor("input"), signature.tensor("weight")
-    groups = signature.by_name.get("groups")
-    is_own = image.dtype == "float32" or not image.is_channels_last
-    return (
-        is_own
-        and len(image.shape) == 4
-        and signature.by_name.get("transposed") is not True
-        and isinstance(groups, int)
-        and groups == image.shape[1] > 1
-        and weight.shape[1] == 1
-    )
 
 
 #: What cuDNN's kernels for recurrent networks begin with where the batch comes first: a copy with

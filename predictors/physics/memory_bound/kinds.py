@@ -61,6 +61,12 @@ _SCALAR_FLOOR = 1.5
 #: beyond, data/profiled_kernels); float32 is never bound by it (data/paper_fp32).
 _AMD_HALVES = 1.8
 
+#: The same of those that exponentiate: silu of 17 to 268 million elements 1.09-1.2 (of 8 million
+#: less). Not read off: gelu of 77 million 1.2, sigmoid of 21 million 1.15.
+_AMD_EXPONENTIALS = 1.2
+_EXPONENTIATES = frozenset({"silu", "sigmoid", "gelu", "tanh", "exp", "elu", "mish", "softplus",
+                            "silu_backward", "gelu_backward", "mish_backward"})  # fmt: skip
+
 #: The same where neighbours lie apart: each costs a sector of 32 bytes from the L2 (H100, 16 bit:
 #: copies and cats of 0.6 to 19 million elements, 0.50-0.54; MI300X 0.19-0.3).
 _TRANSPOSED_ELEMENTS = {"nvidia": 0.53, "amd": 0.2}
@@ -107,7 +113,8 @@ _BULK = {"memcpy_d2d": 26.0, "memset": 30.0}
 _TRANSPOSES = frozenset({"nchw_to_nhwc", "nhwc_to_nchw"})
 _TRANSPOSE_CLOCKS = 330.0
 _TRANSPOSE_TILE = 1024
-_AMD_TRANSPOSE = MemoryKind(issue_bytes=4.5, dram_share=0.44)
+AMD_TRANSPOSE_SHARE = 0.44
+_AMD_TRANSPOSE = MemoryKind(issue_bytes=4.5, dram_share=AMD_TRANSPOSE_SHARE)
 
 #: One CTA a row reads the row's digits several times (kthvalue: 2 bits at a time, early out). A
 #: prior. Of a top-k `rows.py` counts the passes; where several CTAs take a row each pass is a
@@ -180,7 +187,8 @@ def kind_of(kernel: Kernel, vendor: str = "nvidia") -> MemoryKind:
     if vendor == "amd" and kernel.name in _TRANSPOSES:
         return _AMD_TRANSPOSE
     if vendor == "amd" and kind == _STREAM and DTYPE_BYTES[kernel.dtype] <= 2:
-        kind = kind._replace(elements=_AMD_HALVES)
+        exponentiates = kernel.name in _EXPONENTIATES
+        kind = kind._replace(elements=_AMD_EXPONENTIALS if exponentiates else _AMD_HALVES)
     if kernel.layout not in ("scalar", "strided") or _is_special(kernel):
         return kind
     floor_factor = max(kind.floor_factor, _SCALAR_FLOOR)

@@ -30,9 +30,11 @@ class RowCta(NamedTuple):
     sm_fixed_clocks: float = 0.0
 
 
-#: Softmax of rows beyond a warp's registers: 1024 threads, two reductions over them. H100, RTX 3090
-#: and A100: 3900-5500 clocks for 2048 and 4096 elements (data/fused_ops_baselines, kernelbench 95).
-_SOFTMAX = RowCta(1024, 2500.0, 1.0, 0.68)
+#: Softmax of rows beyond a warp's registers: 1024 threads, two reductions over them. In a full SM,
+#: whose time as many CTAs share as it holds, H100, RTX 3090 and A100 take 3900-5500 clocks for 2048
+#: and 4096 elements (data/fused_ops_baselines, kernelbench 95); alone, on H100, 1 to 33 rows of
+#: 11360 to 63952 elements, every second, 0.33-0.55 an element (benchmarks/measured/h100).
+_SOFTMAX = RowCta(1024, 300.0, 1.0, 0.5, sm_clocks=0.68, sm_fixed_clocks=2500.0)
 
 #: The same where a row's bytes are no multiple of 16: no copy of the row in shared memory, three
 #: passes element by element. 16 bit, H100, rows of 3137 and 5185: 8720 and 12000 clocks
@@ -545,6 +547,10 @@ def _cta_of(kernel: Kernel, size: RowsSize, gpu: GPU) -> RowCta | None:
         elif kernel.layout == "scalar":
             is_short = is_amd or DTYPE_BYTES[kernel.dtype] <= 2
             cta = _SCALAR_SOFTMAX_OF_HALVES if is_short else _SCALAR_SOFTMAX
+        shared = 1.0 / ctas_per_sm(gpu, threads_per_cta=cta.threads)
+        cta = cta._replace(
+            sm_clocks=shared * cta.sm_clocks, sm_fixed_clocks=shared * cta.sm_fixed_clocks
+        )
         return _slower(cta, _AMD_SOFTMAX) if is_amd else cta
     if kernel.kernel_class is not KernelClass.NORMALIZATION or kernel.along_columns:
         return None
@@ -574,8 +580,13 @@ def _gradient_cta(kernel: Kernel, *, is_amd: bool) -> RowCta | None:
 
 
 def _slower(cta: RowCta, factor: float) -> RowCta:
-    return cta._replace(
-        fixed_clocks=factor * cta.fixed_clocks, step_clocks=factor * cta.step_clocks
+    return RowCta(
+        cta.threads,
+        factor * cta.fixed_clocks,
+        cta.step,
+        factor * cta.step_clocks,
+        factor * cta.sm_clocks,
+        factor * cta.sm_fixed_clocks,
     )
 
 

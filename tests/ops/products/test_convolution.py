@@ -13,11 +13,15 @@ from neusight.recording.recording import MathMode, OpSignature
 from op_calls import call, check_flops, kernels, names, spec
 
 
-def convolution(dtype: str, *, channels_last: bool = False, bias: bool = False) -> OpSignature:
-    """8 images of 16 x 32 x 32 to 64 channels by 3 x 3."""
+def convolution(
+    dtype: str, *, channels_last: bool = False, bias: bool = False, result: bool | None = None
+) -> OpSignature:
+    """8 images of 16 x 32 x 32 to 64 channels by 3 x 3; `result`: it is stored as NHWC (default:
+    as the image is)."""
+    is_result = channels_last if result is None else result
     return call(
         "convolution",
-        spec(8, 64, 32, 32, dtype=dtype, channels_last=channels_last),
+        spec(8, 64, 32, 32, dtype=dtype, channels_last=is_result),
         input_=spec(8, 16, 32, 32, dtype=dtype, channels_last=channels_last),
         weight=spec(64, 16, 3, 3, dtype=dtype, channels_last=channels_last),
         bias=spec(64, dtype=dtype) if bias else None,
@@ -47,6 +51,19 @@ def test_half_precision_images_in_nchw_are_turned_and_turned_back() -> None:
         "add",
     ]
     assert names(convolution("bfloat16", channels_last=True)) == ["convolution_forward"]
+
+
+def test_miopen_gets_contiguous_tensors() -> None:
+    """Each operand in NHWC is copied; a recording for cuDNN, whose result is NHWC, shows no copy,
+    as all images would have been NCHW here."""
+    miopen = MathMode(miopen=True)
+
+    *copies, kernel = kernels(convolution("float16", channels_last=True, result=False), miopen)
+
+    assert [copy.name for copy in copies] == ["copy", "copy"]
+    assert kernel.layout == "contiguous"
+    assert kernels(convolution("float16", channels_last=True), miopen) == (kernel,)
+    assert kernels(convolution("float16"), miopen) == (kernel,)
 
 
 def test_a_transform_turns_tiles_of_32_pixels_by_32_channels_full_or_not() -> None:

@@ -46,6 +46,14 @@ def test_unaligned_rows_of_a_softmax_take_twice_as_long() -> None:
     assert 1.8 < unaligned / time_us("softmax", 96 * 3136, 3136) < 3.5
 
 
+def test_a_softmax_of_few_rows_does_not_wait_for_others() -> None:
+    """H100 (benchmarks/measured/h100): 33 rows of 63421 in 19.7 us, 110 of 5064 in 3.7."""
+    assert time_us("softmax", 33, 63421) == pytest.approx(19.7, rel=0.1)
+    assert time_us("softmax", 110, 5064) == pytest.approx(3.7, rel=0.1)
+    full = time_us("softmax", 4096, 5064) / 4096 * find_gpu("H100").num_sms
+    assert time_us("softmax", 1, 5064) > 1.2 * full  # two CTAs share an SM
+
+
 def test_a_softmax_of_endless_rows_moves_four_tensors_and_its_log_backward_four_too() -> None:
     tensor_us = 4 * 4096 * 400_000 / (3350e3 * find_gpu("H100").bandwidth_utilization)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -61,8 +62,14 @@ def install_rocm(patches: Patches, gpu: GPU) -> None:
     patches.set(core, "_cuda_getHipblasltVersion", lambda: _HIPBLASLT_VERSION)
     patches.set(core, "_cuda_getCompiledVersion", _compiled_version)
     patches.set(core, "_show_config", _build_options)
+    if os.environ.get("PYTORCH_MIOPEN_SUGGEST_NHWC", "0") != "1":  # results are NCHW (ConvUtils.h)
+        patches.set(core, "_conv_determine_backend_memory_format", _contiguous)
     patches.replace_code(torch.cuda, "get_gencode_flags", lambda: "")  # those of NVCC
     _install_blas_library(patches, gpu)
+
+
+def _contiguous(*_: object) -> torch.memory_format:
+    return torch.contiguous_format
 
 
 def _compiled_version() -> int:

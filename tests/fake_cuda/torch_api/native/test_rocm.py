@@ -119,3 +119,17 @@ def test_a_convolution_and_its_gradient_compile_without_triton() -> None:
         compiled(torch.zeros(2, 3, 8, 8, device="cuda")).sum().backward()
         stages: Any = heuristics
         assert stages.get_backend_num_stages() == 2
+
+
+def test_convolutions_of_nhwc_images_give_nchw_images_unless_the_environment_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def program() -> bool:
+        layer: Any = torch.nn.Conv2d(8, 8, 3, device="cuda")
+        layer.to(memory_format=torch.channels_last)
+        image = torch.ones(2, 8, 16, 16, device="cuda").to(memory_format=torch.channels_last)
+        return bool(layer(image).is_contiguous(memory_format=torch.channels_last))
+
+    assert (on("MI210", program), on("H100", program)) == (False, True)
+    monkeypatch.setenv("PYTORCH_MIOPEN_SUGGEST_NHWC", "1")
+    assert on("MI210", program)
