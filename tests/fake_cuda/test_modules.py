@@ -288,7 +288,7 @@ def test_a_tensor_of_the_cpu_takes_data_on_the_gpu_and_comes_back() -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"use_orig_params": True, "sync_module_states": True}])
-def test_fsdp1_shards_a_module_with_buffers(settings: dict[str, bool]) -> None:
+def test_fsdp1_shards_a_module_with_buffers(settings: dict[str, Any]) -> None:
     from torch.distributed.fsdp import FullyShardedDataParallel
 
     with neusight.forecast_on("H100", world_size=4) as forecast:
