@@ -25,8 +25,8 @@ from typing import Any, Generic, NoReturn, TypeVar
 from neusight.exit_codes import ExitCode
 from neusight.fake_cuda.overlay.python_functions import install_retries
 from neusight.fake_cuda.patching import Patches
+from neusight.fake_cuda.store.changes import is_of_no_account, summary_of
 from neusight.fake_cuda.store.changes import keep as keep_changes
-from neusight.fake_cuda.store.changes import summary_of
 from neusight.fake_cuda.store.leftovers import remove_leftovers
 from neusight.fake_cuda.store.store import Store
 from neusight.integrations.program.guard.forking import (
@@ -292,7 +292,8 @@ def _run_in_overlay(
             _answer(lambda: work(own), folder)
 
         status = _run_child(run, interrupt, supervisor)
-        files = summary_of(store.changes()) if supervisor.listener is not None else ""
+        found = (one for one in store.changes() if not is_of_no_account(one.path))
+        files = summary_of(found) if supervisor.listener is not None else ""
         refused = supervisor.summary_line()
         return _ended(status, folder, files=files, refused=refused, has_view=False)
 

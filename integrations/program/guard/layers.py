@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-from neusight.fake_cuda.store.changes import ATTRIBUTES, Change
+from neusight.fake_cuda.store.changes import ATTRIBUTES, Change, is_of_no_account
 from neusight.fake_cuda.store.leftovers import open_up
 
 __all__ = ["add_layer", "changes_in"]
@@ -28,11 +28,13 @@ def add_layer(store: str, covered: str) -> tuple[str, str]:
 
 
 def changes_in(store: str) -> Iterator[Change]:
-    """What the view shows otherwise, by path."""
+    """What the view shows otherwise, by path, where somebody may look for it."""
     for number in sorted(_names_in(f"{store}/{_LAYERS}"), key=int):
         place = f"{store}/{_LAYERS}/{number}"
         covered = os.readlink(f"{place}/{_COVERED}")
-        yield from _Layer(covered).changes(f"{place}/upper", covered, covered, is_moved=False)
+        for change in _Layer(covered).changes(f"{place}/upper", covered, covered, is_moved=False):
+            if not is_of_no_account(change.path):
+                yield change
 
 
 class _Layer(NamedTuple):

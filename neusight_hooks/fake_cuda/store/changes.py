@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from neusight.fake_cuda.store.leftovers import STORE_PREFIX
 
-__all__ = ["ATTRIBUTES", "REMOVED", "Change", "is_in", "keep", "summary_of"]
+__all__ = ["ATTRIBUTES", "REMOVED", "Change", "is_in", "is_of_no_account", "keep", "summary_of"]
 
 #: Attributes that overlayfs keeps in an upper layer (Documentation/filesystems/overlayfs.rst), as
 #: root and as an ordinary user.
@@ -46,8 +46,7 @@ def summary_of(changes: Iterable[Change]) -> str:
     """What became of the script's files, in a line; empty where it wrote none."""
     first: dict[tuple[bool, bool], str] = {}
     for one in changes:
-        if not _is_of_no_account(one.path):
-            first.setdefault((one.is_new, one.is_removed), _shown(one.path))
+        first.setdefault((one.is_new, one.is_removed), _shown(one.path))
     written = [
         f"{words} (first: {first[kind]})" for kind, words in _WRITTEN.items() if kind in first
     ]
@@ -69,8 +68,6 @@ def keep(changes: Iterable[Change], folder: str, *, store: str) -> list[str]:
     kept_in, here, removed = os.path.realpath(folder), os.getcwd(), []
     not_kept: list[str] = []
     for change in changes:
-        if _is_of_no_account(change.path):
-            continue
         if change.is_removed:
             removed.append(_shown(change.path))
         if change.source is None:
@@ -124,7 +121,7 @@ def _shown(path: str) -> str:
     return path.removeprefix(os.getcwd().rstrip("/") + "/")
 
 
-def _is_of_no_account(path: str) -> bool:
+def is_of_no_account(path: str) -> bool:
     """Whether nobody looks for a change there afterwards: Python's own, neusight's own, or in a
     temporary folder that does not hold the working directory."""
     here = os.getcwd()
