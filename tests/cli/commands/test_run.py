@@ -81,7 +81,7 @@ def test_a_node_holds_as_many_ranks_as_its_topology_has_gpus() -> None:
     [
         (["--topology", "dgx-h10"], "Did you mean 'dgx-h100'"),
         (["--topology", "none.json"], "none.json"),
-        (["--network-gbps", "fast"], "it must be like 50 or 50x8"),
+        (["--network-gbps", "fast"], "it must be like 50, 50x8 or 50x8:ecmp"),
     ],
 )
 def test_what_is_no_topology_is_refused_before_the_script_runs(
