@@ -141,20 +141,32 @@ def _is_depthwise(size: ConvolutionSize) -> bool:
     return size.groups > 1 and size.groups == size.in_channels
 
 
+#: Depthwise convolutions of NCHW images in float16 that go to cuDNN all the same: these filters
+#: over so many channels, with a stride of 2 where there is one image or many channels, no dilation
+#: (use_cudnn_depthwise, Convolution.cpp, whose table has 256 channels of large images, too).
+_CUDNN_DEPTHWISE_FILTERS = ((3, 3), (5, 5))
+_CUDNN_DEPTHWISE_CHANNELS = 32
+_CUDNN_STRIDED_CHANNELS = 512
+
+
 def is_depthwise_of_torch(signature: OpSignature) -> bool:
-    """Whether torch's own kernels run a convolution with a filter for each channel: cuDNN's run
-    half precision in NHWC, and what is transposed or has not two dimensions."""
+    """Whether torch's own kernels run a convolution with a filter for each channel
+    (_conv_depthwise2d): cuDNN runs those of NHWC images and some in float16, and what is transposed
+    or has not two dimensions."""
     image, weight = signature.tensor("input"), signature.tensor("weight")
-    groups = signature.by_name.get("groups")
-    is_own = image.dtype == "float32" or not image.is_channels_last
-    return (
-        is_own
-        and len(image.shape) == 4
-        and signature.by_name.get("transposed") is not True
-        and isinstance(groups, int)
-        and groups == image.shape[1] > 1
-        and weight.shape[1] == 1
+    known = signature.by_name
+    if len(image.shape) != 4 or known.get("transposed") is True or image.is_channels_last:
+        return False
+    batch, channels = image.shape[:2]
+    serves_stride = batch == 1 or channels >= _CUDNN_STRIDED_CHANNELS
+    is_cudnns = (
+        image.dtype == "float16"
+        and channels >= _CUDNN_DEPTHWISE_CHANNELS
+        and weight.shape[2:] in _CUDNN_DEPTHWISE_FILTERS
+        and (known.get("stride") == (1, 1) or (known.get("stride") == (2, 2) and serves_stride))
+        and known.get("dilation") in (None, (1, 1))
     )
+    return known.get("groups") == channels > 1 == weight.shape[1] and not is_cudnns
 
 
 def _needs_transforms(size: ConvolutionSize, dtype: str, channels_last: bool) -> bool:

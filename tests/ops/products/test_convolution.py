@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+import neusight
+from neusight.ops.products.convolution import is_depthwise_of_torch
 from neusight.recording.recording import MathMode, OpSignature
 from op_calls import call, check_flops, kernels, names, spec
 
@@ -260,3 +263,36 @@ def test_a_convolution_over_time_is_a_product_a_tap() -> None:
 
     assert bias.bytes_written == 4 * 10 * 4 * 32
     assert [tap.flops for tap in taps] == [2 * 40 * 32 * 16] * 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("is_last", [False, True])
+def test_depthwise_convolutions_of_torchs_own_are_those_that_torch_says(
+    dtype: torch.dtype, is_last: bool
+) -> None:
+    """torch._C._select_conv_backend, asked in a forecast."""
+    asked: Any = torch._C
+    with neusight.forecast_on("H100"):
+        for channels, size, stride, dilation in product(
+            (8, 31, 32, 512), (3, 5, 7), (1, 2, 3), (1, 2)
+        ):
+            image: Any = torch.empty(2, channels, 56, 56, dtype=dtype, device="cuda")
+            weight = torch.empty(channels, 1, size, size, dtype=dtype, device="cuda")
+            if is_last:
+                image = image.to(memory_format=torch.channels_last)
+            pair = ([stride] * 2, [dilation * (size // 2)] * 2, [dilation] * 2)
+            backend = asked._select_conv_backend(
+                image, weight, None, *pair, False, [0, 0], channels
+            )
+            signature = call(
+                "convolution",
+                input_=spec(*image.shape, dtype=str(dtype)[6:], channels_last=is_last),
+                weight=spec(*weight.shape, dtype=str(dtype)[6:]),
+                stride=(stride, stride),
+                dilation=(dilation, dilation),
+                transposed=False,
+                groups=channels,
+            )
+
+            is_own = str(backend).endswith("CudaDepthwise2d")
+            assert is_depthwise_of_torch(signature) == is_own, (channels, size, stride, dilation)
