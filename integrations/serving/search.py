@@ -128,16 +128,29 @@ def plan_lines(points: Sequence[LoadPoint], rate: float) -> list[str]:
     ]
 
 
+#: What vLLM converts while it loads; other weights of fewer bits come as a checkpoint.
+_CONVERTED = ("fp8",)
+
+
 def _command_lines(point: LoadPoint) -> list[str]:
     """How vLLM is started so."""
     deployment, settings = point.server.deployment, point.server.settings
     if settings.engine.name != "vllm":
         return []
-    options = f"--max-num-batched-tokens {point.server.step_tokens}"
-    options += f" --max-num-seqs {settings.max_num_seqs}"
-    if deployment.ranks > 1:
-        options += f" --tensor-parallel-size {deployment.ranks}"
-    if deployment.stages > 1:
-        options += f" --pipeline-parallel-size {deployment.stages}"
+    bits = deployment.quantization
+    stated = {
+        "--max-num-batched-tokens": point.server.step_tokens,
+        "--max-num-seqs": settings.max_num_seqs,
+        "--max-model-len": settings.max_model_len,
+        "--tensor-parallel-size": deployment.ranks if deployment.ranks > 1 else None,
+        "--pipeline-parallel-size": deployment.stages if deployment.stages > 1 else None,
+        "--quantization": bits if bits in _CONVERTED else None,
+        "--kv-cache-dtype": "fp8" if settings.kv_dtype else None,
+        "--scheduling-policy": settings.policy if settings.policy != "fcfs" else None,
+    }
+    options = [f"{name} {value}" for name, value in stated.items() if value is not None]
+    options += ["--enable-expert-parallel"] if settings.expert_parallel else []
     times = f" ({deployment.replicas} times)" if deployment.replicas > 1 else ""
-    return ["", f"The first of them{times}: vllm serve {point.server.model.name} {options}"]
+    command = f"vllm serve {point.server.model.name} {' '.join(options)}"
+    weights = f", of a checkpoint in {bits}" if bits and bits not in _CONVERTED else ""
+    return ["", f"The first of them{times}: {command}{weights}"]

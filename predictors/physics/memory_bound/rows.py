@@ -32,8 +32,8 @@ class RowCta(NamedTuple):
 
 #: Softmax of rows beyond a warp's registers: 1024 threads, two reductions over them. In a full SM,
 #: whose time as many CTAs share as it holds, H100, RTX 3090 and A100 take 3900-5500 clocks for 2048
-#: and 4096 elements (data/fused_ops_baselines, kernelbench 95); alone, on H100, 1 to 33 rows of
-#: 11360 to 63952 elements, every second, 0.33-0.55 an element (benchmarks/measured/h100).
+#: and 4096 elements (data/fused_ops_baselines, kernelbench 95); alone, on H100, eleven of 1 to 217
+#: rows (benchmarks/measured/h100), of which ten are within 20 % so: a fit, nothing checks it.
 _SOFTMAX = RowCta(1024, 300.0, 1.0, 0.5, sm_clocks=0.68, sm_fixed_clocks=2500.0)
 
 #: The same where a row's bytes are no multiple of 16: no copy of the row in shared memory, three

@@ -467,6 +467,24 @@ def test_a_plan_finds_the_cheapest_deployment_that_keeps_the_limits(
 
 
 @pytest.mark.parametrize(
+    ("bits", "stated"),
+    [("fp8", "--quantization fp8 --kv-cache-dtype fp8 --scheduling-policy priority"),
+     ("int4", "--kv-cache-dtype fp8 --scheduling-policy priority, of a checkpoint in int4")],
+)  # fmt: skip
+def test_the_command_of_a_plan_states_all_that_was_priced(
+    bits: str, stated: str, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main(
+        ["plan", "--serve", model, "--gpu", "H100", "--tp", "1", "--rate", "4", "--slo",
+         "ttft=1s,tpot=50ms", "--requests", "20", "--output", "8", "--quantization", bits,
+         "--kv-cache-dtype", "fp8", "--policy", "priority"]
+    )  # fmt: skip
+
+    assert code == ExitCode.OK
+    assert capsys.readouterr().out.rstrip().endswith(stated)
+
+
+@pytest.mark.parametrize(
     "words", ["--serve m.py --gpu H100", "--gpu H100 --serve m.py", "--gpu H100 --serve=m.py"]
 )
 def test_a_plan_without_limits_is_refused(words: str, capsys: pytest.CaptureFixture[str]) -> None:
