@@ -157,7 +157,9 @@ def eager_reason(found: dict[str, Any]) -> str:
 def tested(python: Path, folder: Path) -> str:
     """How many of the quick tests passed, and which did not."""
     options = ("-q", "-n", "0", "-p", "no:cacheprovider", "-m", "not slow")
-    done = ran([str(python), "-m", "pytest", *options, *TESTS], ROOT, XDG_CACHE_HOME=str(folder / "cache"))
+    done = ran(
+        [str(python), "-m", "pytest", *options, *TESTS], ROOT, XDG_CACHE_HOME=str(folder / "cache")
+    )
     (folder / "tests.txt").write_text(done.stdout + done.stderr)
     counts = re.findall(r"\d+ (?:passed|failed|skipped|errors?)", last_words_of(done.stdout))
     return ", ".join(counts) or f"fails: {last_text(done)}"
