@@ -261,7 +261,8 @@ class Kernel:
     ) -> Kernel:
         """A matrix product, C[m, n] = A[m, k] B[k, n], `batch` times.
 
-        `weight_bytes` are those of a packed B with its scales; without them B has A's dtype.
+        `weight_bytes` are those of a packed B with its scales; without them B has A's dtype. A
+        smaller B is unpacked inside the kernel, as Marlin does unless `variant` says otherwise.
 
         `layout` "nt" means B is stored as [n, k] (a Linear's weight), "nn" both row-major,
         "tn" A stored as [k, m]. 2·batch·m·n·k FLOPs.
@@ -272,7 +273,10 @@ class Kernel:
         _require_sizes("gemm", m=m, n=n, k=k, batch=batch)
         out = out_dtype or dtype
         item, out_item = _itemsize(dtype), _itemsize(out)
-        weight = batch * n * k * item if weight_bytes is None else weight_bytes
+        plain_bytes = batch * n * k * item
+        weight = plain_bytes if weight_bytes is None else weight_bytes
+        if weight < plain_bytes and not variant:
+            variant = "packed_tiles"
         return cls(
             kernel_class=KernelClass.GEMM,
             name=name,
