@@ -417,6 +417,13 @@ class StepPrices:
         largest = max(range(len(us)), key=lambda at: us[at])
         return StepCost(latency_us, _HOST if waited_us > gpu_us else largest, gpu_us)
 
+    def unmatched_share(self, batch: StepBatch) -> float:
+        """What the kernels that no pattern knew take of the GPU's time in the step."""
+        names = frozenset(self.program.unmatched)
+        kernels = [item for item in self.program.kernels if item[0].base.name in names]
+        totals = BatchTotals(batch.sampled, batch.tokens, batch.context, batch.context)
+        return sum(self._priced(kernels, totals).us) / self(batch).gpu_us
+
     # -- the host ----------------------------------------------------------------------------------
 
     def _with_host(self, batch: StepBatch, gpu_us: float) -> float:
