@@ -83,7 +83,8 @@ def forecast(folder: Path, row: Row) -> float:
         done = subprocess.run(
             [sys.executable, "-m", "neusight", command, "--save", str(path), *words],
             capture_output=True, text=True, check=False,
-            env={**os.environ, "PYTHONWARNINGS": "ignore"},
+            # gpt-fast's README starts several ranks so
+            env={**os.environ, "PYTHONWARNINGS": "ignore", "ENABLE_INTRA_NODE_COMM": "1"},
         )  # fmt: skip
         if done.returncode:
             path.unlink(missing_ok=True)

@@ -18,6 +18,8 @@ Pass = Literal["forward", "data_gradient", "weight_gradient"]
 #: a dilation; "fastest": one whose algorithm was found by trial (torch.backends.cudnn.benchmark).
 #: Products whose weight is unpacked inside the kernel, by the rows that share one unpacked weight:
 #: "packed_tiles" up to 64 (Marlin, CUTLASS), "packed_16_rows" (tinygemm), "packed_rows" one.
+#: All-reduces in which each rank reads the others' memory: "one_shot" all of it, "two_shot" a part
+#: of the sums and then the others' parts.
 Variant = Literal[
     "",
     "flash_attention",
@@ -62,6 +64,8 @@ Variant = Literal[
     "packed_tiles",
     "packed_16_rows",
     "packed_rows",
+    "one_shot",
+    "two_shot",
 ]
 
 #: Names of the copies that cross the host link, and of all that the copy engine or the driver does.
@@ -466,6 +470,7 @@ class Kernel:
         num_nodes: int = 1,
         ranks: str = "",
         gpus_per_node: int = 0,
+        variant: Variant = "",
     ) -> Kernel:
         """A collective: "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast" or
         "send_recv".
@@ -487,6 +492,7 @@ class Kernel:
             flops=0,
             bytes_read=num_bytes,
             bytes_written=num_bytes,
+            variant=variant,
         )
 
 
