@@ -88,7 +88,9 @@ def test_a_group_that_is_opened_again_has_the_backend_of_then() -> None:
         assert dist.get_backend() == "gloo"
 
 
-def all_reduces(monkeypatch: pytest.MonkeyPatch, tensor: torch.Tensor, **options: object) -> list[str]:
+def all_reduces(
+    monkeypatch: pytest.MonkeyPatch, tensor: torch.Tensor, **options: object
+) -> list[str]:
     """The variants of the kernels that add a tensor up where torch's own all-reduce is on."""
     monkeypatch.setenv("ENABLE_INTRA_NODE_COMM", "1")
     with neusight.forecast_on("H100", world_size=16, gpus_per_node=8) as forecast:

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import flop_registry
 
 from neusight.ops import kernels_of
 from neusight.predictors.kernel import Kernel, KernelClass
-from neusight.recording.recording import MathMode, OpSignature
+from neusight.recording.recording import MathMode, OpSignature, TensorSpec
 from op_calls import MATH, call, kernels, names, signature, spec
 
 
@@ -178,7 +178,9 @@ def flex_kernel(attention: tuple[int, ...], **tensors: TensorSpec) -> Kernel:
     return kernel
 
 
-def test_flex_attention_has_the_type_of_its_queries_where_the_sums_of_its_parts_are_larger() -> None:
+def test_flex_attention_has_the_type_of_its_queries_where_the_sums_of_its_parts_are_larger() -> (
+    None
+):
     q = spec(1, 1, 32, 128, dtype="bfloat16")
     sums = spec(1, 26, 32, 1, 128, dtype="float32")
 
