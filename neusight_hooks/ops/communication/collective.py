@@ -140,7 +140,8 @@ def _reading_directly(
     if call.op in _DIRECT:
         return [replace(kernel, variant=_DIRECT[call.op])]
     is_sum = call.by_name.get("reduce_op") == "sum"
-    variant = next((name for most, name in _INTRA_NODE_BYTES if kernel.bytes_read <= most), "")
+    found = (name for most, name in _INTRA_NODE_BYTES if kernel.bytes_read <= most)
+    variant: Variant = next(found, "")
     is_taken = is_sum and len(tensors) == 1 and kernel.dtype in _INTRA_NODE_DTYPES
     if not (variant and is_taken and _INTRA_NODE.search(_group_text(call))):
         return [kernel]
