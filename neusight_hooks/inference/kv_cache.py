@@ -156,8 +156,9 @@ def _written(call: OpCall, before: OpSignature | None, prompt: int) -> int:
         return 0
     if signature.op == "aten::copy_" and before is not None and before.op in _PARTS:
         part, whole = signature.optional_tensor("self"), before.optional_tensor("self")
-        is_cut = part is not None and whole is not None and before.outputs == (part,)
-        return part.num_bytes if is_cut and prompt * part.numel < whole.numel else 0
+        if part is None or whole is None or before.outputs != (part,):
+            return 0
+        return part.num_bytes if prompt * part.numel < whole.numel else 0
     name = _WRITES.get(signature.op)
     written = signature.optional_tensor(name) if name else None
     whole = signature.optional_tensor("self")
