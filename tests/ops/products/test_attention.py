@@ -11,7 +11,7 @@ from torch.utils.flop_counter import flop_registry
 
 from neusight.ops import kernels_of
 from neusight.predictors.kernel import Kernel, KernelClass
-from neusight.recording.recording import MathMode, OpSignature, TensorSpec
+from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 from op_calls import MATH, call, kernels, names, signature, spec
 
 
@@ -168,8 +168,8 @@ def test_no_queries_launch_nothing() -> None:
 
 
 def flex_kernel(attention: tuple[int, ...], **tensors: TensorSpec) -> Kernel:
-    sizes = {"kind": "template", "numels": (1,), "bytes_read": 1, "bytes_written": 1}
-    arguments = {**tensors, **sizes, "attention": attention}
+    sizes: dict[str, Argument] = {"numels": (1,), "bytes_read": 1, "bytes_written": 1}
+    arguments = {**tensors, **sizes, "kind": "template", "attention": attention}
     [kernel] = kernels(
         OpSignature(
             "inductor::triton_tem_fused_flex_attention_1", "default", tuple(arguments.items()), ()
