@@ -327,6 +327,7 @@ import torch, torch.distributed as dist
 
 dist.init_process_group("nccl")
 rank = dist.get_rank()
+torch.cuda.set_device(rank)
 model = torch.nn.Linear(64, 64).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(4):
