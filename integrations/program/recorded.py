@@ -21,7 +21,8 @@ class Recorded:
     """How a program ended, what was recorded
     (None where its process was lost), the ops that it brought along (None where this process knows
     them), and a digest of its own files. `ranks` are the recordings of all ranks that were run side
-    by side, `recording` that of the first; one of them that `was_stopped` was so by others."""
+    by side, `recording` that of the first; one of them that `was_stopped` was so by others. That of
+    a rank whose steps are `like` those of another one holds the collectives alone."""
 
     outcome: Outcome
     recording: Recording | None = None
@@ -29,6 +30,7 @@ class Recorded:
     files: str = ""
     ranks: tuple[Recording, ...] = ()
     was_stopped: bool = False
+    like: int | None = None
 
     def forecast(self, program: Program, gpu: GPU, options: ProgramOptions) -> Forecast:
         """The forecast that these options make of it."""
