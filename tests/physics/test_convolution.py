@@ -175,6 +175,29 @@ def test_depthwise_of_channels_last_images_is_cudnns_in_16_bits_too(dtype: str) 
     assert there.latency_us > 2 * here.latency_us
 
 
+@pytest.mark.parametrize(
+    ("direction", "stride", "share"),
+    [
+        ("forward", 1, 0.5),
+        ("data_gradient", 1, 0.75),
+        ("weight_gradient", 1, 1.0),
+        ("forward", 2, 1.0),
+    ],
+)
+def test_a_thread_of_cudnns_depthwise_kernels_computes_two_channels_of_16_bits(
+    direction: Pass, stride: int, share: float
+) -> None:
+    """9 taps of 64 images, 40 + 9 x 10 instructions in FP32, of which each SM starts 128 a clock."""
+    image, result = (112, 112), (112 // stride, 112 // stride)
+    size = ConvolutionSize(64, 32, 32, 32, image, result, (3, 3), (stride, stride), direction)
+    kernel = Kernel.convolution(size, dtype="float16", layout="channels_last")
+
+    [estimate] = predict([kernel], "H100")
+
+    expected = share * 64 * 32 * math.prod(result) * (40 + 9 * 10) / (128 * 132 * 1755)
+    assert estimate.latency_us == pytest.approx(expected, rel=0.12)
+
+
 def test_depthwise_is_far_from_peak() -> None:
     size = ConvolutionSize(32, 512, 512, 512, (28, 28), (28, 28), (3, 3), (1, 1), "forward")
     kernel = Kernel.convolution(size, dtype="float16", layout="channels_last")
