@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pickle
 
-from neusight.recording.recording import MathMode, OpCall, Operator, OpSignature, Step
-from neusight.recording.steps.operators import StepOperators, with_operators
+from neusight.recording.recording import Free, MathMode, OpCall, Operator, OpSignature, Step
+from neusight.recording.steps.operators import (
+    StepOperators,
+    aligned,
+    share_alike,
+    with_operators,
+)
 from neusight.recording.tape import CallEvent, CallToken
 
 LINEAR, TO, ADD = CallToken("linear"), CallToken("to"), CallToken("add")
@@ -53,7 +58,7 @@ def test_a_step_that_was_not_followed_has_those_of_one_with_the_same_ops() -> No
     other = Step("eval", (call("aten::mul"),))
     alike = Step("eval", (call("aten::mm"),), count=3)
 
-    assert [step.operators for step in with_operators([followed, other, alike])] == [
+    assert [tuple(step.operators) for step in with_operators([followed, other, alike])] == [
         followed.operators,
         (),
         followed.operators,
@@ -73,7 +78,7 @@ def test_a_step_like_another_has_the_operators_around_what_both_have() -> None:
     other = Step("eval", tuple(map(call, ["aten::mm", "aten::abs", "aten::neg", "aten::sum"])))
     unlike = Step("eval", tuple(map(call, ["aten::abs", "aten::neg"])))
 
-    found = [step.operators for step in with_operators([followed, longer, other, unlike])]
+    found = [tuple(step.operators) for step in with_operators([followed, longer, other, unlike])]
 
     assert found[1] == (
         Operator("outer", 0, 5),
@@ -83,3 +88,23 @@ def test_a_step_like_another_has_the_operators_around_what_both_have() -> None:
     )
     assert found[2] == (Operator("outer", 0, 4), Operator("linear", 0, 1, depth=1))
     assert found[3] == ()
+
+
+def test_steps_are_alike_by_what_comes_in_the_same_order() -> None:
+    layer = ["aten::t", "aten::addmm", "aten::relu", "aten::mul", "aten::add", "aten::sum"]
+    first = [*layer, "aten::zeros_like", "aten::zeros_like", *layer]
+    second = ["aten::zero_", *layer, *layer]
+
+    assert aligned(first, second) == [None, *range(6), *range(8, 14)]
+    assert share_alike(first, second) == 12 / 13
+    assert share_alike(first, first) == 1.0
+    assert share_alike(first, ["aten::abs"]) == 0.0
+
+
+def test_memory_between_ops_moves_operators() -> None:
+    followed = Step("eval", (call("aten::mm"),), operators=(Operator("aten::matmul", 0, 1),))
+    other = Step("eval", (Free(0), call("aten::mm")))
+
+    found = with_operators([followed, other])[1]
+
+    assert tuple(found.operators) == (Operator("aten::matmul", 1, 2),)
