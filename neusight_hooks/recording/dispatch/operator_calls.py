@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from neusight.recording.recording import COMPILED_CODE, UNSEEN, Step
-from neusight.recording.steps.operators import ops_of, share_alike
+from neusight.recording.steps.operators import ops_of, ops_with_before, share_alike
 from neusight.recording.tape import CallToken, Tape
 from neusight.recording.tensor import ForecastMode
 
@@ -18,7 +18,7 @@ from neusight.recording.tensor import ForecastMode
 _MOST_EVENTS = 600_000
 
 #: Share of a step that is as in one that was followed, from which on the next is not.
-_ENOUGH_ALIKE = 0.9
+_ENOUGH_ALIKE = 0.99
 #: Followed steps, the last ones, with which one is compared.
 _MOST_COMPARED = 4
 
@@ -82,7 +82,9 @@ class OperatorCalls:
         self._nodes: dict[bytes, CallToken | None] = {}
         self._is_answering = False
         self._skips_next = False
-        self._followed: list[tuple[str, ...]] = []  # what steps do that were followed
+        # What the last step did, and what those did that were followed.
+        self._before: tuple[str, ...] = ()
+        self._followed: list[tuple[str, ...]] = []
 
     def start(self, source: OperatorSource) -> None:
         """From now on operators come from there."""
@@ -114,11 +116,15 @@ class OperatorCalls:
     def step_ends(self, step: Step, is_repeated: bool) -> None:
         """A step has ended. Of steps that are almost alike one is enough: the others have its
         operators (`with_operators`)."""
-        if self._source is None or step.kind == "setup" or (is_repeated and not self.is_on):
+        if self._source is None or (is_repeated and not self.is_on):
             return
-        ops = ops_of(step)
+        before, ops = self._before, ops_of(step)
+        self._before = ops
+        if step.kind == "setup":
+            return
         if step.operators:
-            self._followed = [ops, *self._followed[: _MOST_COMPARED - 1]]
+            followed = ops_with_before(before, ops)
+            self._followed = [followed, *self._followed[: _MOST_COMPARED - 1]]
         self.follow(all(share_alike(other, ops) < _ENOUGH_ALIKE for other in self._followed))
 
     # -- callbacks --------------------------------------------------------------------------------

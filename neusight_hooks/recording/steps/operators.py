@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import SupportsIndex, overload
 
-from neusight.recording.recording import Alloc, Entry, Free, Mark, OpCall, Operator, Step
+from neusight.recording.recording import Alloc, Entry, Free, HostWork, Mark, OpCall, Operator, Step
 from neusight.recording.tape import CallEvent, CallToken
 
 
@@ -90,7 +90,7 @@ class _OperatorsOfOther(_ReadLater):
     """The operators of a step that was not followed, by those of steps that were: around what it
     does in the same order. What was found out is in `known`."""
 
-    def __init__(self, step: Step, others: Sequence[Step], known: _Known) -> None:
+    def __init__(self, step: Step, others: Sequence[_Followed], known: _Known) -> None:
         self._step = step
         self._others = others
         self._known = known
@@ -99,7 +99,7 @@ class _OperatorsOfOther(_ReadLater):
     def _all(self) -> tuple[Operator, ...]:
         ops, places = ops_of(self._step), _places(self._step)
         if (ops, places) not in self._known:
-            found = [_carried(o, aligned(ops_of(o), ops), places) for o in self._others]
+            found = [_carried(other, aligned(other.ops, ops), places) for other in self._others]
             self._known[ops, places] = max(found, key=len)
         return self._known[ops, places]
 
@@ -110,14 +110,15 @@ _Known = dict[tuple[tuple[str, ...], tuple[int, ...]], tuple[Operator, ...]]
 def with_operators(steps: Sequence[Step]) -> tuple[Step, ...]:
     """The steps; one whose operators were not followed has those of the nearest ones around what
     both do in the same order, of whatever sizes."""
-    followed = [(at, step) for at, step in enumerate(steps) if step.operators]
+    followed = [at for at, step in enumerate(steps) if step.operators]
     known: _Known = {}
+    others = {at: _Followed([*steps[max(0, at - 1) : at + 1]]) for at in followed}
     shown = list(steps)
     for at, step in enumerate(steps):
         if not step.operators and step.entries and followed:
-            near = sorted(followed, key=lambda other: abs(other[0] - at))[:_NUM_NEAR]
-            others = [other for _, other in near]
-            shown[at] = replace(step, operators=_OperatorsOfOther(step, others, known))
+            near = sorted(followed, key=lambda other: abs(other - at))[:_NUM_NEAR]
+            found = _OperatorsOfOther(step, [others[other] for other in near], known)
+            shown[at] = replace(step, operators=found)
     return tuple(shown)
 
 
@@ -127,10 +128,59 @@ _NUM_NEAR = 4
 #: Entries in a row by which two steps are found to go on alike.
 _ALIKE = 6
 
+#: Entries before a step that are compared with another one, too: what comes before the first call
+#: of a model is setup, and before later ones a part of their steps.
+_BEFORE = 64
+
 
 def ops_of(step: Step) -> tuple[str, ...]:
     """What a step does, without sizes and memory."""
     return tuple(_kind_of(step.entries[place]) for place in _places(step))
+
+
+def ops_with_before(before: tuple[str, ...], ops: tuple[str, ...]) -> tuple[str, ...]:
+    """What a step does, after what the step before it did last."""
+    return (*before[-_BEFORE:], *ops)
+
+
+class _Followed:
+    """A step that was followed, and the end of the step before it."""
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self._steps = steps
+
+    @cached_property
+    def ops(self) -> tuple[str, ...]:
+        """What happens in them."""
+        *before, step = map(ops_of, self._steps)
+        return ops_with_before(before[0] if before else (), step)
+
+    @cached_property
+    def operators(self) -> Sequence[Operator]:
+        """Their operators, around positions among `ops`."""
+        found: list[Operator] = []
+        first = len(self.ops)
+        for step in reversed(self._steps):
+            places = _places(step)
+            first -= len(places)
+            moved = (
+                operator._replace(
+                    first=first + bisect_left(places, operator.first),
+                    last=first + bisect_left(places, operator.last),
+                )
+                for operator in step.operators
+            )
+            found[:0] = moved if first >= 0 else _whole_trees(moved)
+        return found
+
+
+def _whole_trees(operators: Iterable[Operator]) -> Iterator[Operator]:
+    """Those that begin where positions begin, with what is around them."""
+    is_whole = False
+    for operator in operators:
+        is_whole = operator.first >= 0 and (is_whole or operator.depth == 0)
+        if is_whole:
+            yield operator
 
 
 def share_alike(ops: Sequence[str], others: Sequence[str]) -> float:
@@ -154,18 +204,28 @@ def aligned(ops: Sequence[str], others: Sequence[str]) -> list[int | None]:
             after = bisect_left(here, at)
             is_alike = after < len(here)
             at = here[after] if is_alike else at
+            # What is no op itself goes with what follows.
+            back = 1
+            while is_alike and back <= min(at, position):
+                before = others[position - back]
+                if "::" in before or ops[at - back] != before:
+                    break
+                found[position - back] = at - back
+                back += 1
         found.append(at if is_alike else None)
         at += is_alike
     return found
 
 
 def _carried(
-    other: Step, positions: Sequence[int | None], places: Sequence[int]
+    other: _Followed, positions: Sequence[int | None], places: Sequence[int]
 ) -> tuple[Operator, ...]:
-    """The operators of the other step around entries that a step has, too, at these `places`; by
+    """The operators of what was followed around entries that a step has, too, at these `places`; by
     `positions` among the other's."""
     begins: dict[int, int] = {}
     ends: dict[int, int] = {}
+    between: dict[int, int] = {}
+    last: int | None = -1
     for place, position in zip(places, positions, strict=True):
         if position is not None:
             # What begins or ends between two entries goes with the one that both steps have.
@@ -173,12 +233,18 @@ def _carried(
             begins[position] = place
             ends.setdefault(position, place)
             ends[position + 1] = place + 1
-    places_there = _places(other)
+            if last == position - 1 or other.ops[position] == HostWork.__name__:
+                between[position] = place
+        last = position
+    if last == len(other.ops) - 1:
+        between[last + 1] = places[-1] + 1
     found: list[Operator] = []
     around: list[bool] = []  # of those that enclose the next one, which are kept
     for operator in other.operators:
-        first = begins.get(bisect_left(places_there, operator.first))
-        last = ends.get(bisect_left(places_there, operator.last))
+        if operator.first == operator.last:
+            first = last = between.get(operator.first)
+        else:
+            first, last = begins.get(operator.first), ends.get(operator.last)
         del around[operator.depth :]
         around.append(first is not None and last is not None)
         if first is not None and last is not None:
