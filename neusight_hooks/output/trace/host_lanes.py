@@ -7,8 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from neusight.output.rocm_names import hip_call, miopen_op
-from neusight.output.trace.arguments import shape_arguments
+from neusight.output.trace.arguments import passed, shape_arguments
 from neusight.output.trace.collectives import Collectives, is_collective, parameters
+from neusight.output.trace.composite_inputs import (
+    composite_arguments,
+    inner_arguments,
+    node_arguments,
+)
 from neusight.output.trace.device_lanes import DeviceLanes
 from neusight.output.trace.events import (
     APART_NS,
@@ -19,7 +24,7 @@ from neusight.output.trace.events import (
     joined,
     members,
 )
-from neusight.recording.recording import COMPILED_CODE, OpCall, OpSignature
+from neusight.recording.recording import COMPILED_CODE, Argument, OpCall, OpSignature
 from neusight.timeline.launches import DRIVER_LAUNCH
 from neusight.timeline.operators.repeats import offset_between
 from neusight.timeline.scheduler import GRAPH_LAUNCH
@@ -84,6 +89,7 @@ class HostLanes:
         # By the identities of signatures and calls, which the timeline keeps.
         self._shapes: dict[int, str] = {}
         self._inputs: dict[int, str] = {}
+        self._operator_shapes: dict[tuple[str | int, ...], str] = {}
         self._external: dict[int, int] = {}  # span position -> external id that its launches bear
         self._announced: set[int] = set()  # ops that are a collective and nothing else
         self._python: dict[int, int] = {}  # span position -> python id
@@ -92,6 +98,7 @@ class HostLanes:
         self._step_id = 0
         self._launched: dict[int, list[KernelSpan]] = {}
         self._forward: dict[int, int | None] = {}
+        self._forward_ops: dict[int, OpSignature] = {}
 
     def step(self, step: StepSpan) -> None:
         """All of a step: its frame, its spans in order, the annotations over its kernels."""
@@ -124,7 +131,7 @@ class HostLanes:
         self._launched = defaultdict(list)
         for kernel in kernels:
             self._launched[kernel.correlation].append(kernel)
-        self._forward = {}
+        self._forward, self._forward_ops = {}, {}
         for position in range(step.first_host, step.last_host):
             self._span(position, spans[position], around)
         self._device.annotations(kernels, self._external)
@@ -203,6 +210,8 @@ class HostLanes:
             inputs = joined(members({"kernel_backend": "triton"}), inputs)
         elif not _is_in_function(span, self._spans):
             number = self._forward_of(self._sequence(span), span, start)
+            if number is not None and span.call is not None:
+                self._forward_ops.setdefault(number, span.call.signature)
         self._complete("cpu_op", span, start, end, external, inputs, number=number)
         collective = self._collective_of(position) if self._collectives.are_any else None
         if collective is not None:
@@ -212,11 +221,40 @@ class HostLanes:
     def _operator(self, position: int, span: HostSpan, start: int, end: int) -> None:
         """An operator around ops, with the number of the first, or below one."""
         external = self._external[position] = self._log.new_id()
-        number, call = span.sequence_nr, span.call
+        number = span.sequence_nr
         if number is not None:
             number += self._log.num_sequences
-        shapes = self._shapes_of(call.signature) if call and self._record_shapes else ""
+        shapes = self._shapes_of_operator(position, span) if self._record_shapes else ""
         self._complete("cpu_op", span, start, end, external, shapes, number=number)
+
+    def _shapes_of_operator(self, position: int, span: HostSpan) -> str:
+        """What an operator around ops, or below one, was called with, as far as that is known."""
+        above = position
+        while above >= 0 and self._spans[above].kind == "operator":
+            above = self._spans[above].parent
+        op = self._spans[above].call if above >= 0 and self._spans[above].kind == "op" else None
+        if op is not None:
+            key = (span.name, id(op.signature))
+            if key not in self._operator_shapes:
+                found = inner_arguments(span.name, op.signature)
+                shapes = self._shapes_of(op.signature) if span.call and not found else ""
+                self._operator_shapes[key] = _members_of(found) or shapes
+            return self._operator_shapes[key]
+        within = self._ops_within(position)
+        key = (span.name, *map(id, within))
+        if key not in self._operator_shapes:
+            self._operator_shapes[key] = _members_of(composite_arguments(span.name, within))
+        return self._operator_shapes[key]
+
+    def _ops_within(self, position: int) -> list[OpSignature]:
+        found: list[OpSignature] = []
+        for at in range(position + 1, min(len(self._spans), position + 1 + _MOST_WITHIN)):
+            span = self._spans[at]
+            if span.parent < position:
+                break
+            if span.kind == "op" and span.call is not None:
+                found.append(span.call.signature)
+        return found
 
     def _forward_of(self, number: int | None, span: HostSpan, start: int) -> int | None:
         """The number that ties what runs in forward to its autograd node."""
@@ -237,9 +275,25 @@ class HostLanes:
     def _node(self, position: int, span: HostSpan, start: int, end: int) -> None:
         external = self._external[position] = self._log.new_id()
         number = self._sequence(span)
-        self._complete("cpu_op", span, start, end, external, number=number, forward_thread=1)
-        if number is not None and not span.name.startswith("autograd::engine"):
+        is_engine = span.name.startswith("autograd::engine")
+        shapes = self._shapes_of_node(position, span, number) if not is_engine else ""
+        self._complete(
+            "cpu_op", span, start, end, external, shapes, number=number, forward_thread=1
+        )
+        if number is not None and not is_engine:
             self._arrow_to_node(number, start)
+
+    def _shapes_of_node(self, position: int, span: HostSpan, number: int | None) -> str:
+        """The gradients that autograd calls a node with."""
+        if not self._record_shapes:
+            return ""
+        forward = None if number is None else self._forward_ops.get(number)
+        if forward is None:
+            return self._shapes_of_operator(position, span)
+        key = (span.name, id(forward))
+        if key not in self._operator_shapes:
+            self._operator_shapes[key] = _members_of(node_arguments(forward))
+        return self._operator_shapes[key]
 
     def _arrow_to_node(self, number: int, start: int) -> None:
         """The arrow from a forward op to its node, drawn once."""
@@ -258,7 +312,7 @@ class HostLanes:
     def _shapes_of(self, signature: OpSignature) -> str:
         known = self._shapes.get(id(signature))
         if known is None:
-            known = self._shapes[id(signature)] = members(shape_arguments(signature))
+            known = self._shapes[id(signature)] = members(shape_arguments(passed(signature)))
         return known
 
     def _inputs_of(self, call: OpCall) -> str:
@@ -355,6 +409,14 @@ class HostLanes:
             self._log.arrow_start(LAUNCH_ARROW, span.correlation, start, span.thread)
         for kernel in kernels:
             self._device.kernel(kernel, external)
+
+
+#: Spans within an operator that are looked at for its inputs: those of few operators are more.
+_MOST_WITHIN = 100
+
+
+def _members_of(arguments: Sequence[Argument]) -> str:
+    return members(shape_arguments(arguments)) if arguments else ""
 
 
 def _is_in_function(span: HostSpan, host: Sequence[HostSpan]) -> bool:

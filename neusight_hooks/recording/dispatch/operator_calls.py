@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from neusight.recording.recording import COMPILED_CODE, UNSEEN, Step
-from neusight.recording.steps.operators import ops_of, ops_with_before, share_alike
+from neusight.recording.steps.operators import has_operators_of, ops_of, ops_with_before
 from neusight.recording.tape import CallToken, Tape
 from neusight.recording.tensor import ForecastMode
 
@@ -17,8 +17,6 @@ from neusight.recording.tensor import ForecastMode
 #: repeat.
 _MOST_EVENTS = 600_000
 
-#: Share of a step that is as in one that was followed, from which on the next is not.
-_ENOUGH_ALIKE = 0.99
 #: Followed steps, the last ones, with which one is compared.
 _MOST_COMPARED = 4
 
@@ -114,8 +112,8 @@ class OperatorCalls:
             self._stop_noting = self._tape.before_entry.subscribe(self.note_ends)
 
     def step_ends(self, step: Step, is_repeated: bool) -> None:
-        """A step has ended. Of steps that are almost alike one is enough: the others have its
-        operators (`with_operators`)."""
+        """A step has ended. Of steps that do the same one is enough: the others have its operators
+        (`with_operators`)."""
         if self._source is None or (is_repeated and not self.is_on):
             return
         before, ops = self._before, ops_of(step)
@@ -125,7 +123,7 @@ class OperatorCalls:
         if step.operators:
             followed = ops_with_before(before, ops)
             self._followed = [followed, *self._followed[: _MOST_COMPARED - 1]]
-        self.follow(all(share_alike(other, ops) < _ENOUGH_ALIKE for other in self._followed))
+        self.follow(not any(has_operators_of(other, ops) for other in self._followed))
 
     # -- callbacks --------------------------------------------------------------------------------
 

@@ -99,8 +99,9 @@ class _OperatorsOfOther(_ReadLater):
     def _all(self) -> tuple[Operator, ...]:
         ops, places = ops_of(self._step), _places(self._step)
         if (ops, places) not in self._known:
-            found = [_carried(other, aligned(other.ops, ops), places) for other in self._others]
-            self._known[ops, places] = max(found, key=len)
+            found = [(aligned(other.ops, ops), other) for other in self._others]
+            positions, other = min(found, key=lambda alike: alike[0].count(None))
+            self._known[ops, places] = _carried(other, positions, places)
         return self._known[ops, places]
 
 
@@ -139,8 +140,8 @@ def ops_of(step: Step) -> tuple[str, ...]:
 
 
 def ops_with_before(before: tuple[str, ...], ops: tuple[str, ...]) -> tuple[str, ...]:
-    """What a step does, after what the step before it did last."""
-    return (*before[-_BEFORE:], *ops)
+    """What a step does, after what the step before it did last on the GPU."""
+    return (*("" if op == _CPU_WORK else op for op in before[-_BEFORE:]), *ops)
 
 
 class _Followed:
@@ -183,11 +184,19 @@ def _whole_trees(operators: Iterable[Operator]) -> Iterator[Operator]:
             yield operator
 
 
-def share_alike(ops: Sequence[str], others: Sequence[str]) -> float:
-    """How much of `others` is also in `ops`, in the same order, as a share."""
-    if ops == others:
-        return 1.0
-    return 1 - aligned(ops, others).count(None) / max(1, len(others))
+#: Work on the CPU, in which all its operators lie.
+_CPU_WORK = HostWork.__name__
+#: Begins the names of ops of optimizers, which have no operators around them.
+_OF_OPTIMIZERS = ("aten::_foreach_", "aten::_fused_")
+
+
+def has_operators_of(ops: Sequence[str], others: Sequence[str]) -> bool:
+    """Whether all of `others` that may have operators around it is in `ops`, in the same order."""
+    return ops == others or not any(
+        position is None
+        and (other == _CPU_WORK or ("::" in other and not other.startswith(_OF_OPTIMIZERS)))
+        for other, position in zip(others, aligned(ops, others), strict=True)
+    )
 
 
 def aligned(ops: Sequence[str], others: Sequence[str]) -> list[int | None]:
@@ -204,14 +213,11 @@ def aligned(ops: Sequence[str], others: Sequence[str]) -> list[int | None]:
             after = bisect_left(here, at)
             is_alike = after < len(here)
             at = here[after] if is_alike else at
-            # What is no op itself goes with what follows.
-            back = 1
-            while is_alike and back <= min(at, position):
-                before = others[position - back]
-                if "::" in before or ops[at - back] != before:
-                    break
-                found[position - back] = at - back
-                back += 1
+            if is_alike:  # what could go with what precedes, too, goes with what follows
+                for back in range(1, min(at, position) + 1):
+                    if others[position - back] != ops[at - back]:
+                        break
+                    found[position - back] = at - back
         found.append(at if is_alike else None)
         at += is_alike
     return found
@@ -233,7 +239,7 @@ def _carried(
             begins[position] = place
             ends.setdefault(position, place)
             ends[position + 1] = place + 1
-            if last == position - 1 or other.ops[position] == HostWork.__name__:
+            if last == position - 1 or other.ops[position] == _CPU_WORK:
                 between[position] = place
         last = position
     if last == len(other.ops) - 1:
