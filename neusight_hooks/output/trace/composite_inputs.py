@@ -15,7 +15,7 @@ from functools import cache
 from neusight.output.trace.arguments import UNKNOWN
 from neusight.recording.recording import Argument, OpSignature, TensorSpec
 
-__all__ = ["composite_arguments", "inner_arguments", "node_arguments"]
+__all__ = ["COMPOSITES", "composite_arguments", "inner_arguments", "node_arguments"]
 
 # In the texts below `op.argument` is that of the first such op, `a|b` is b where there is no a,
 # `=x` the value x, `=` what was not given, and `?` a number that is not known.
@@ -70,12 +70,13 @@ _AROUND: dict[str, str] = {
     ),
     "torch::autograd::AccumulateGrad": "detach.self|add_.other|add.other",
 }
+#: Operators whose arguments `composite_arguments` may know.
+COMPOSITES = frozenset((*_AROUND, "aten::to"))
 _TO_DEVICE = _of(
     "_to_copy", "self dtype layout device pin_memory non_blocking =False memory_format"
 )
 _TO_DTYPE = _of("_to_copy", "self dtype non_blocking =False memory_format")
 
-_EMPTY_STRIDED = "op.shape op.stride op.dtype =0 = =False"
 _COPY = "op.out op.in op.non_blocking"
 #: Operators below an op, whose first tensor is `op.in`, and its result `op.out`.
 _BELOW: dict[tuple[str, str], str] = {
@@ -86,7 +87,6 @@ _BELOW: dict[tuple[str, str], str] = {
     },
     ("aten::t", "aten::transpose"): "op.in =0 =1",
     ("aten::detach", "detach"): "op.in",
-    **{(f"aten::{op}", "aten::empty_strided"): _EMPTY_STRIDED for op in ("_to_copy", "clone")},
     **{(f"aten::{op}", "aten::copy_"): _COPY for op in ("_to_copy", "clone")},
     **{
         (f"aten::{op}", "aten::narrow"): "op.in ? ? ?"
@@ -153,7 +153,7 @@ def inner_arguments(name: str, op: OpSignature) -> tuple[Argument, ...]:
     given, made = op.input_tensors[0], op.output_tensors[0]
     known: dict[str, Argument] = {
         "op.in": given, "op.out": made, "op.shape": made.shape, "op.stride": made.stride,
-        "op.dtype": made.dtype, "op.non_blocking": op.by_name.get("non_blocking", False),
+        "op.non_blocking": op.by_name.get("non_blocking", False),
     }  # fmt: skip
     return tuple(
         known[text] if text in known else _constant(text)

@@ -10,6 +10,7 @@ from neusight.output.rocm_names import hip_call, miopen_op
 from neusight.output.trace.arguments import passed, shape_arguments
 from neusight.output.trace.collectives import Collectives, is_collective, parameters
 from neusight.output.trace.composite_inputs import (
+    COMPOSITES,
     composite_arguments,
     inner_arguments,
     node_arguments,
@@ -240,6 +241,8 @@ class HostLanes:
                 shapes = self._shapes_of(op.signature) if span.call and not found else ""
                 self._operator_shapes[key] = _members_of(found) or shapes
             return self._operator_shapes[key]
+        if span.name not in COMPOSITES:
+            return ""
         within = self._ops_within(position)
         key = (span.name, *map(id, within))
         if key not in self._operator_shapes:
