@@ -133,11 +133,11 @@ def composite_arguments(name: str, within: Sequence[OpSignature]) -> tuple[Argum
     found: list[Argument] = []
     for alternatives in _parsed(text):
         for alternative in alternatives:
-            op, _, argument = alternative.partition(".")
+            inner, _, argument = alternative.partition(".")
             if alternative[0] in "=?":
                 found.append(_constant(alternative))
                 break
-            at = first.get(op, -1)
+            at = first.get(inner, -1)
             if at >= 0 and argument in within[at].by_name:
                 found.append(_origin(within[at].by_name[argument], within[:at]))
                 break

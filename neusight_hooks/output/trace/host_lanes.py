@@ -244,10 +244,10 @@ class HostLanes:
         if span.name not in COMPOSITES:
             return ""
         within = self._ops_within(position)
-        key = (span.name, *map(id, within))
-        if key not in self._operator_shapes:
-            self._operator_shapes[key] = _members_of(composite_arguments(span.name, within))
-        return self._operator_shapes[key]
+        ops = (span.name, *map(id, within))
+        if ops not in self._operator_shapes:
+            self._operator_shapes[ops] = _members_of(composite_arguments(span.name, within))
+        return self._operator_shapes[ops]
 
     def _ops_within(self, position: int) -> list[OpSignature]:
         found: list[OpSignature] = []
