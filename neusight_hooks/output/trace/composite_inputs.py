@@ -12,10 +12,12 @@ import ast
 from collections.abc import Sequence
 from functools import cache
 
-from neusight.output.trace.arguments import UNKNOWN
+from neusight.output.trace.arguments import UNKNOWN, passed, shape_arguments
+from neusight.output.trace.events import members
 from neusight.recording.recording import Argument, OpSignature, TensorSpec
+from neusight.timeline.spans import HostSpan
 
-__all__ = ["COMPOSITES", "composite_arguments", "inner_arguments", "node_arguments"]
+__all__ = ["ShownInputs", "composite_arguments", "inner_arguments", "node_arguments"]
 
 # In the texts below `op.argument` is that of the first such op, `a|b` is b where there is no a,
 # `=x` the value x, `=` what was not given, and `?` a number that is not known.
@@ -70,8 +72,7 @@ _AROUND: dict[str, str] = {
     ),
     "torch::autograd::AccumulateGrad": "detach.self|add_.other|add.other",
 }
-#: Operators whose arguments `composite_arguments` may know.
-COMPOSITES = frozenset((*_AROUND, "aten::to"))
+_COMPOSITES = frozenset((*_AROUND, "aten::to"))
 _TO_DEVICE = _of(
     "_to_copy", "self dtype layout device pin_memory non_blocking =False memory_format"
 )
@@ -138,8 +139,9 @@ def composite_arguments(name: str, within: Sequence[OpSignature]) -> tuple[Argum
                 found.append(_constant(alternative))
                 break
             at = first.get(inner, -1)
-            if at >= 0 and argument in within[at].by_name:
-                found.append(_origin(within[at].by_name[argument], within[:at]))
+            given = dict(within[at].arguments) if at >= 0 else {}
+            if argument in given:
+                found.append(_origin(given[argument], within[:at]))
                 break
         else:
             return ()
@@ -185,3 +187,80 @@ def _origin(value: Argument, before: Sequence[OpSignature]) -> Argument:
         if isinstance(value, TensorSpec) and op.op in _FORMS and value in op.output_tensors:
             value = op.input_tensors[0]
     return value
+
+
+#: Spans within an operator that are looked at for its inputs: those of few operators are more.
+_MOST_WITHIN = 100
+
+
+class ShownInputs:
+    """The inputs of spans as text, each made once; "" for all where they are not wanted."""
+
+    def __init__(self, spans: Sequence[HostSpan], *, is_wanted: bool) -> None:
+        self._spans = spans
+        self._is_wanted = is_wanted
+        # By the names of spans and the identities of signatures, which the timeline keeps.
+        self._known: dict[tuple[str | int, ...], str] = {}
+        self._forward: dict[int, OpSignature] = {}
+
+    def of_op(self, signature: OpSignature) -> str:
+        """Those of an op."""
+        if not self._is_wanted:
+            return ""
+        key = ("", id(signature))
+        if key not in self._known:
+            self._known[key] = _text(passed(signature))
+        return self._known[key]
+
+    def of_operator(self, position: int, span: HostSpan) -> str:
+        """Those of an operator around ops, or below one."""
+        if not self._is_wanted:
+            return ""
+        above = position
+        while above >= 0 and self._spans[above].kind == "operator":
+            above = self._spans[above].parent
+        op = self._spans[above].call if above >= 0 and self._spans[above].kind == "op" else None
+        if op is None:
+            return self._of_composite(position, span.name)
+        key = (span.name, id(op.signature))
+        if key not in self._known:
+            shapes = self.of_op(op.signature) if span.call else ""
+            self._known[key] = _text(inner_arguments(span.name, op.signature)) or shapes
+        return self._known[key]
+
+    def _of_composite(self, position: int, name: str) -> str:
+        if name not in _COMPOSITES:
+            return ""
+        within = self._ops_within(position)
+        key: tuple[str | int, ...] = (name, *map(id, within))
+        if key not in self._known:
+            self._known[key] = _text(composite_arguments(name, within))
+        return self._known[key]
+
+    def _ops_within(self, position: int) -> list[OpSignature]:
+        found: list[OpSignature] = []
+        for at in range(position + 1, min(len(self._spans), position + 1 + _MOST_WITHIN)):
+            span = self._spans[at]
+            if span.parent < position:
+                break
+            if span.kind == "op" and span.call is not None:
+                found.append(span.call.signature)
+        return found
+
+    def returned(self, number: int, signature: OpSignature) -> None:
+        """An op of forward has this number of autograd's."""
+        self._forward.setdefault(number, signature)
+
+    def of_node(self, position: int, span: HostSpan, number: int | None) -> str:
+        """The gradients that autograd calls a node with."""
+        forward = None if number is None else self._forward.get(number)
+        if forward is None or not self._is_wanted:
+            return self.of_operator(position, span)
+        key = (span.name, id(forward))
+        if key not in self._known:
+            self._known[key] = _text(node_arguments(forward))
+        return self._known[key]
+
+
+def _text(arguments: Sequence[Argument]) -> str:
+    return members(shape_arguments(arguments)) if arguments else ""

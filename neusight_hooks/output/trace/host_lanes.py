@@ -7,14 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from neusight.output.rocm_names import hip_call, miopen_op
-from neusight.output.trace.arguments import passed, shape_arguments
 from neusight.output.trace.collectives import Collectives, is_collective, parameters
-from neusight.output.trace.composite_inputs import (
-    COMPOSITES,
-    composite_arguments,
-    inner_arguments,
-    node_arguments,
-)
+from neusight.output.trace.composite_inputs import ShownInputs
 from neusight.output.trace.device_lanes import DeviceLanes
 from neusight.output.trace.events import (
     APART_NS,
@@ -25,7 +19,7 @@ from neusight.output.trace.events import (
     joined,
     members,
 )
-from neusight.recording.recording import COMPILED_CODE, Argument, OpCall, OpSignature
+from neusight.recording.recording import COMPILED_CODE, OpCall
 from neusight.timeline.launches import DRIVER_LAUNCH
 from neusight.timeline.operators.repeats import offset_between
 from neusight.timeline.scheduler import GRAPH_LAUNCH
@@ -82,15 +76,13 @@ class HostLanes:
         self._device = device
         self.timeline = timeline
         self._collectives = collectives
-        self._record_shapes = record_shapes
         self._modules = _Modules() if with_modules else None
         self._spans = timeline.host
         self._names: dict[str, str] = {}
         self._known_steps: dict[int, _KnownStep] = {}  # by the identity of what was recorded
-        # By the identities of signatures and calls, which the timeline keeps.
-        self._shapes: dict[int, str] = {}
+        self._shown = ShownInputs(timeline.host, is_wanted=record_shapes)
+        # By the identities of calls, which the timeline keeps.
         self._inputs: dict[int, str] = {}
-        self._operator_shapes: dict[tuple[str | int, ...], str] = {}
         self._external: dict[int, int] = {}  # span position -> external id of its launches
         self._announced: set[int] = set()  # ops that are a collective and nothing else
         self._python: dict[int, int] = {}  # span position -> python id
@@ -99,7 +91,6 @@ class HostLanes:
         self._step_id = 0
         self._launched: dict[int, list[KernelSpan]] = {}
         self._forward: dict[int, int | None] = {}
-        self._forward_ops: dict[int, OpSignature] = {}
 
     def step(self, step: StepSpan) -> None:
         """All of a step: its frame, its spans in order, the annotations over its kernels."""
@@ -132,7 +123,7 @@ class HostLanes:
         self._launched = defaultdict(list)
         for kernel in kernels:
             self._launched[kernel.correlation].append(kernel)
-        self._forward, self._forward_ops = {}, {}
+        self._forward = {}
         for position in range(step.first_host, step.last_host):
             self._span(position, spans[position], around)
         self._device.annotations(kernels, self._external)
@@ -212,7 +203,7 @@ class HostLanes:
         elif not _is_in_function(span, self._spans):
             number = self._forward_of(self._sequence(span), span, start)
             if number is not None and span.call is not None:
-                self._forward_ops.setdefault(number, span.call.signature)
+                self._shown.returned(number, span.call.signature)
         self._complete("cpu_op", span, start, end, external, inputs, number=number)
         collective = self._collective_of(position) if self._collectives.are_any else None
         if collective is not None:
@@ -225,39 +216,8 @@ class HostLanes:
         number = span.sequence_nr
         if number is not None:
             number += self._log.num_sequences
-        shapes = self._shapes_of_operator(position, span) if self._record_shapes else ""
+        shapes = self._shown.of_operator(position, span)
         self._complete("cpu_op", span, start, end, external, shapes, number=number)
-
-    def _shapes_of_operator(self, position: int, span: HostSpan) -> str:
-        """What an operator around ops, or below one, was called with, as far as that is known."""
-        above = position
-        while above >= 0 and self._spans[above].kind == "operator":
-            above = self._spans[above].parent
-        op = self._spans[above].call if above >= 0 and self._spans[above].kind == "op" else None
-        if op is not None:
-            key = (span.name, id(op.signature))
-            if key not in self._operator_shapes:
-                found = inner_arguments(span.name, op.signature)
-                shapes = self._shapes_of(op.signature) if span.call and not found else ""
-                self._operator_shapes[key] = _members_of(found) or shapes
-            return self._operator_shapes[key]
-        if span.name not in COMPOSITES:
-            return ""
-        within = self._ops_within(position)
-        ops = (span.name, *map(id, within))
-        if ops not in self._operator_shapes:
-            self._operator_shapes[ops] = _members_of(composite_arguments(span.name, within))
-        return self._operator_shapes[ops]
-
-    def _ops_within(self, position: int) -> list[OpSignature]:
-        found: list[OpSignature] = []
-        for at in range(position + 1, min(len(self._spans), position + 1 + _MOST_WITHIN)):
-            span = self._spans[at]
-            if span.parent < position:
-                break
-            if span.kind == "op" and span.call is not None:
-                found.append(span.call.signature)
-        return found
 
     def _forward_of(self, number: int | None, span: HostSpan, start: int) -> int | None:
         """The number that ties what runs in forward to its autograd node."""
@@ -279,24 +239,12 @@ class HostLanes:
         external = self._external[position] = self._log.new_id()
         number = self._sequence(span)
         is_engine = span.name.startswith("autograd::engine")
-        shapes = self._shapes_of_node(position, span, number) if not is_engine else ""
+        shapes = "" if is_engine else self._shown.of_node(position, span, number)
         self._complete(
             "cpu_op", span, start, end, external, shapes, number=number, forward_thread=1
         )
         if number is not None and not is_engine:
             self._arrow_to_node(number, start)
-
-    def _shapes_of_node(self, position: int, span: HostSpan, number: int | None) -> str:
-        """The gradients that autograd calls a node with."""
-        if not self._record_shapes:
-            return ""
-        forward = None if number is None else self._forward_ops.get(number)
-        if forward is None:
-            return self._shapes_of_operator(position, span)
-        key = (span.name, id(forward))
-        if key not in self._operator_shapes:
-            self._operator_shapes[key] = _members_of(node_arguments(forward))
-        return self._operator_shapes[key]
 
     def _arrow_to_node(self, number: int, start: int) -> None:
         """The arrow from a forward op to its node, drawn once."""
@@ -312,17 +260,11 @@ class HostLanes:
         number = span.sequence_nr if span.call is None else span.call.sequence_nr
         return None if number is None else self._log.num_sequences + number
 
-    def _shapes_of(self, signature: OpSignature) -> str:
-        known = self._shapes.get(id(signature))
-        if known is None:
-            known = self._shapes[id(signature)] = members(shape_arguments(passed(signature)))
-        return known
-
     def _inputs_of(self, call: OpCall) -> str:
         """What an op was called with, and by which lines of the program."""
         known = self._inputs.get(id(call))
         if known is None:
-            shapes = self._shapes_of(call.signature) if self._record_shapes else ""
+            shapes = self._shown.of_op(call.signature)
             stack = members({"Call stack": ";".join(call.stack)}) if call.stack else ""
             known = self._inputs[id(call)] = joined(shapes, stack)
         return known
@@ -412,14 +354,6 @@ class HostLanes:
             self._log.arrow_start(LAUNCH_ARROW, span.correlation, start, span.thread)
         for kernel in kernels:
             self._device.kernel(kernel, external)
-
-
-#: Spans within an operator that are looked at for its inputs: those of few operators are more.
-_MOST_WITHIN = 100
-
-
-def _members_of(arguments: Sequence[Argument]) -> str:
-    return members(shape_arguments(arguments)) if arguments else ""
 
 
 def _is_in_function(span: HostSpan, host: Sequence[HostSpan]) -> bool:

@@ -8,17 +8,13 @@ from typing import Any, Protocol
 
 import torch
 
-from neusight.recording.recording import COMPILED_CODE, UNSEEN, Step
-from neusight.recording.steps.operators import has_operators_of, ops_of, ops_with_before
+from neusight.recording.recording import COMPILED_CODE, UNSEEN
 from neusight.recording.tape import CallToken, Tape
 from neusight.recording.tensor import ForecastMode
 
 #: Begins and ends of one recording after which no more are written: a program whose steps never
 #: repeat.
 _MOST_EVENTS = 600_000
-
-#: Followed steps, the last ones, with which one is compared.
-_MOST_COMPARED = 4
 
 #: Begins the names of records that are no operators: a mode is asked (torch 2.13); compiled code
 #: runs, which the timeline has from its marks.
@@ -80,9 +76,11 @@ class OperatorCalls:
         self._nodes: dict[bytes, CallToken | None] = {}
         self._is_answering = False
         self._skips_next = False
-        # What the last step did, and what those did that were followed.
-        self._before: tuple[str, ...] = ()
-        self._followed: list[tuple[str, ...]] = []
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether operators come from anywhere."""
+        return self._source is not None
 
     def start(self, source: OperatorSource) -> None:
         """From now on operators come from there."""
@@ -110,20 +108,6 @@ class OperatorCalls:
         self._stop_noting()
         if wanted:
             self._stop_noting = self._tape.before_entry.subscribe(self.note_ends)
-
-    def step_ends(self, step: Step, is_repeated: bool) -> None:
-        """A step has ended. Of steps that do the same one is enough: the others have its operators
-        (`with_operators`)."""
-        if self._source is None or (is_repeated and not self.is_on):
-            return
-        before, ops = self._before, ops_of(step)
-        self._before = ops
-        if step.kind == "setup":
-            return
-        if step.operators:
-            followed = ops_with_before(before, ops)
-            self._followed = [followed, *self._followed[: _MOST_COMPARED - 1]]
-        self.follow(not any(has_operators_of(other, ops) for other in self._followed))
 
     # -- callbacks --------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import SupportsIndex, overload
 
+from neusight.recording.dispatch.operator_calls import OperatorCalls
 from neusight.recording.recording import Alloc, Entry, Free, HostWork, Mark, OpCall, Operator, Step
 from neusight.recording.tape import CallEvent, CallToken
 
@@ -137,6 +138,35 @@ _BEFORE = 64
 def ops_of(step: Step) -> tuple[str, ...]:
     """What a step does, without sizes and memory."""
     return tuple(_kind_of(step.entries[place]) for place in _places(step))
+
+
+#: Followed steps, the last ones, with which one is compared.
+_MOST_COMPARED = 4
+
+
+class StepsToFollow:
+    """Has the operators of a step followed unless it is going to do what another one did: of such
+    steps one is enough, the others have its operators (`with_operators`)."""
+
+    def __init__(self, calls: OperatorCalls) -> None:
+        self._calls = calls
+        # What the last step did, and what those did that were followed.
+        self._before: tuple[str, ...] = ()
+        self._followed: list[tuple[str, ...]] = []
+
+    def step_ends(self, step: Step, is_repeated: bool) -> None:
+        """A step has ended; the next one is taken to be like it."""
+        calls = self._calls
+        if not calls.is_possible or (is_repeated and not calls.is_on):
+            return
+        before, ops = self._before, ops_of(step)
+        self._before = ops
+        if step.kind == "setup":
+            return
+        if step.operators:
+            followed = ops_with_before(before, ops)
+            self._followed = [followed, *self._followed[: _MOST_COMPARED - 1]]
+        calls.follow(not any(has_operators_of(other, ops) for other in self._followed))
 
 
 def ops_with_before(before: tuple[str, ...], ops: tuple[str, ...]) -> tuple[str, ...]:
