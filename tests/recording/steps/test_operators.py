@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pickle
 
-from neusight.recording.recording import Free, MathMode, OpCall, Operator, OpSignature, Step
+from neusight.recording.recording import (
+    Free,
+    MathMode,
+    OpCall,
+    Operator,
+    OpSignature,
+    Step,
+    StorageRef,
+)
 from neusight.recording.steps.operators import (
     StepOperators,
     aligned,
@@ -104,7 +112,7 @@ def test_steps_are_alike_by_what_comes_in_the_same_order() -> None:
 
 def test_memory_between_ops_moves_operators() -> None:
     followed = Step("eval", (call("aten::mm"),), operators=(Operator("aten::matmul", 0, 1),))
-    other = Step("eval", (Free(0), call("aten::mm")))
+    other = Step("eval", (Free(StorageRef(0, 0)), call("aten::mm")))
 
     found = with_operators([followed, other])[1]
 
