@@ -6,8 +6,8 @@
 
 `--programs` is a folder with a checkout of gpt-fast (`gpt-fast/model.py`). Each row is
 `recipes/gpt_fast.py` forecast on the GPU that its source names, under torch.compile and CUDA
-graphs; nothing is fitted to these figures. What ran is kept under `--results` (delete the folder
-after a change outside of the recipe). A row takes a minute of CPU or more.
+graphs; nothing is fitted to these figures. Recordings are kept under `--results`, and priced again
+(delete the folder after a change of what is recorded). A row takes a minute of CPU or more.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import csv
 import io
-import json
 import os
 import subprocess
 import sys
@@ -25,6 +24,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from statistics import median
+
+import neusight
 
 PUBLISHED = Path(__file__).parents[2] / "shared" / "data" / "e2e_published_dev.csv"
 RECIPE = Path(__file__).parent / "recipes" / "gpt_fast.py"
@@ -75,19 +76,23 @@ def rows(programs: Path) -> Iterator[Row]:
 def forecast(folder: Path, row: Row) -> float:
     """Tokens a second; RuntimeError where it failed."""
     text = repr(row.words) + RECIPE.read_text(encoding="utf-8")
-    path = folder / f"{sha256(text.encode()).hexdigest()[:16]}.json"
+    path = folder / f"{sha256(text.encode()).hexdigest()[:16]}.json.gz"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         [command, *words] = row.words
         done = subprocess.run(
-            [sys.executable, "-m", "neusight", command, "--json", str(path), *words],
+            [sys.executable, "-m", "neusight", command, "--save", str(path), *words],
             capture_output=True, text=True, check=False,
-            env={**os.environ, "PYTHONWARNINGS": "ignore"},
+            # gpt-fast's README starts several ranks so
+            env={**os.environ, "PYTHONWARNINGS": "ignore", "ENABLE_INTRA_NODE_COMM": "1"},
         )  # fmt: skip
         if done.returncode:
             path.unlink(missing_ok=True)
             raise RuntimeError(done.stderr.strip().splitlines()[-1])
-    return float(json.loads(path.read_text(encoding="utf-8"))["tokens_per_s"])
+    phases = neusight.Forecast.load(path).phases
+    if phases is None:
+        raise RuntimeError(f"{path} decodes nothing")
+    return phases.tokens_per_s
 
 
 def csv_text(errors: dict[Row, float]) -> str:

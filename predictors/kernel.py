@@ -19,6 +19,8 @@ Pass = Literal["forward", "data_gradient", "weight_gradient"]
 #: found by trial (torch.backends.cudnn.benchmark).
 #: Products whose weight is unpacked inside the kernel, by the rows that share one unpacked weight:
 #: "packed_tiles" up to 64 (Marlin, CUTLASS), "packed_16_rows" (tinygemm), "packed_rows" one.
+#: All-reduces in which each rank reads the others' memory: "one_shot" all of it, "two_shot" a part
+#: of the sums and then the others' parts.
 Variant = Literal[
     "",
     "flash_attention",
@@ -64,6 +66,8 @@ Variant = Literal[
     "packed_tiles",
     "packed_16_rows",
     "packed_rows",
+    "one_shot",
+    "two_shot",
 ]
 
 #: Names of the copies that cross the host link, and of all that the copy engine or the driver does.
@@ -263,7 +267,8 @@ class Kernel:
     ) -> Kernel:
         """A matrix product, C[m, n] = A[m, k] B[k, n], `batch` times.
 
-        `weight_bytes` are those of a packed B with its scales; without them B has A's dtype.
+        `weight_bytes` are those of a packed B with its scales; without them B has A's dtype. A
+        smaller B is unpacked inside the kernel, as Marlin does unless `variant` says otherwise.
 
         `layout` "nt" means B is stored as [n, k] (a Linear's weight), "nn" both row-major,
         "tn" A stored as [k, m]. 2·batch·m·n·k FLOPs.
@@ -274,7 +279,10 @@ class Kernel:
         _require_sizes("gemm", m=m, n=n, k=k, batch=batch)
         out = out_dtype or dtype
         item, out_item = _itemsize(dtype), _itemsize(out)
-        weight = batch * n * k * item if weight_bytes is None else weight_bytes
+        plain_bytes = batch * n * k * item
+        weight = plain_bytes if weight_bytes is None else weight_bytes
+        if weight < plain_bytes and not variant:
+            variant = "packed_tiles"
         return cls(
             kernel_class=KernelClass.GEMM,
             name=name,
@@ -464,6 +472,7 @@ class Kernel:
         num_nodes: int = 1,
         ranks: str = "",
         gpus_per_node: int = 0,
+        variant: Variant = "",
     ) -> Kernel:
         """A collective: "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast" or
         "send_recv".
@@ -485,6 +494,7 @@ class Kernel:
             flops=0,
             bytes_read=num_bytes,
             bytes_written=num_bytes,
+            variant=variant,
         )
 
 

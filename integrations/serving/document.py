@@ -49,4 +49,5 @@ def _server(server: Server) -> dict[str, Any]:
         "kv_bytes_per_token": server.program.kv_bytes_per_token,
         "kv_tokens": server.capacity.num_tokens,
         "unmatched_kernels": list(server.program.unmatched),
+        "unmatched_share": round(server.unmatched_share, 6),
     }

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["ServedModel", "recorded_model"]
 
 #: Tokens of the recorded forwards, and those in the cache before them, two numbers of each. Smaller
-#: where the model has fewer positions.
-_TOKENS = (64, 128)
+#: where the model has fewer positions. So many that each expert of a mixture may get one.
+_TOKENS = (128, 256)
 _PAST = (256, 512)
 
 

@@ -32,7 +32,7 @@ _COURSE_POINTS = 300
 _STYLE = """
 .scrolls { overflow-x: auto; }
 table.serving { border-collapse: collapse; font-size: 13px; }
-table.serving th, table.serving td { padding: 4px 10px; text-align: right; }
+table.serving th, table.serving td { padding: 4px 6px; text-align: right; }
 table.serving th, table.serving td { white-space: nowrap; border-bottom: 1px solid var(--line); }
 table.serving th { color: var(--muted); font-weight: 600; }
 table.serving th:first-child, table.serving td:first-child { text-align: left; }
@@ -139,13 +139,15 @@ def _table(points: Sequence[LoadPoint]) -> str:
             "tokens/s", "a user", "a GPU", "goodput", "KV", "waiting", "preempted", "$/M tokens",
             "kJ/M tokens", "limited by")  # fmt: skip
     many = len({point.server.deployment.label for point in points}) > 1
+    first = 0 if many else 1  # the heading names the only deployment
     best = frontier_of(points) if many else []
     rows = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in _cells(point, point in best))
+        "<tr>"
+        + "".join(f"<td>{escape(cell)}</td>" for cell in _cells(point, point in best)[first:])
         + "</tr>"
         for point in points
-    )  # fmt: skip
-    names = "".join(f"<th>{escape(name)}</th>" for name in head)
+    )
+    names = "".join(f"<th>{escape(name)}</th>" for name in head[first:])
     note = ""
     if many:
         note = '<p class="muted">* on the frontier of tokens/s a user and a GPU</p>'

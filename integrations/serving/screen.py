@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from neusight.integrations.serving.request import ServeRequest
-from neusight.integrations.serving.service import LoadPoint, Server
+from neusight.integrations.serving.service import TYPICAL_SEQUENCES, LoadPoint, Server
 from neusight.predictors.formatting import aligned, bytes_text
 from neusight.serving.figures import Percentiles, Slo
 from neusight.serving.load import Load
@@ -55,7 +55,10 @@ def server_lines(server: Server) -> list[str]:
     ]
     if program.unmatched:
         names = ", ".join(program.unmatched)
-        lines.append(f"  note      no fused kernel is known for: {names}; run as recorded")
+        lines.append(
+            f"  note      no fused kernel is known for: {names}; run as recorded, "
+            f"{server.unmatched_share:.1%} of a step of {TYPICAL_SEQUENCES} tokens"
+        )
     return lines
 
 

@@ -33,8 +33,12 @@ from neusight.serving.scheduler import (
 )
 from neusight.serving.static_batching import simulate_static
 
-__all__ = ["Deployment", "Draft", "LoadPoint", "Server", "ServerSettings", "highest_rate",
-           "steady_point"]  # fmt: skip
+__all__ = ["TYPICAL_SEQUENCES", "Deployment", "Draft", "LoadPoint", "Server", "ServerSettings",
+           "highest_rate", "steady_point"]  # fmt: skip
+
+#: Sequences, and tokens of each in the cache, of the step of which shares are stated.
+TYPICAL_SEQUENCES = 32
+_TYPICAL_CONTEXT = 1024
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ class Deployment:
 
     @property
     def label(self) -> str:
-        """What tells it from others."""
+        """What distinguishes it from others."""
         count = f"{self.num_gpus} x " if self.num_gpus > 1 else ""
         tp = f" tp {self.ranks}" if self.ranks > 1 else ""
         pp = f" pp {self.stages}" if self.stages > 1 else ""
@@ -187,6 +191,13 @@ class Server:
         )
 
     @cached_property
+    def unmatched_share(self) -> float:
+        """What the kernels that no pattern knew take of a step of some sequences."""
+        context = TYPICAL_SEQUENCES * _TYPICAL_CONTEXT
+        step = StepBatch(TYPICAL_SEQUENCES, context, (), TYPICAL_SEQUENCES)
+        return self._stage_prices(self.programs)[self._tightest].unmatched_share(step)
+
+    @cached_property
     def prices(self) -> StepPricing:
         """The price of its steps, the draft's included."""
         own = self._prices(self.programs)
@@ -195,15 +206,18 @@ class Server:
         return _Drafted(own, self._prices(self._programs(self.draft.model)))
 
     def _prices(self, programs: Sequence[StepProgram]) -> StepPricing:
+        stages = self._stage_prices(programs)
+        return stages[0] if len(stages) == 1 else PipelinePrices(stages)
+
+    def _stage_prices(self, programs: Sequence[StepProgram]) -> tuple[StepPrices, ...]:
         options = self.options
         gpu = options.gpu if options.topology is None else replace(
             options.gpu, topology=options.topology
         )  # fmt: skip
-        stages = tuple(
+        return tuple(
             StepPrices(program, gpu, options.predictor, options.host, self.settings.engine)
             for program in programs
         )
-        return stages[0] if len(stages) == 1 else PipelinePrices(stages)
 
     @cached_property
     def capacity(self) -> Capacity:

@@ -223,7 +223,7 @@ def _start_recording(on: Opening) -> None:
 _INSTALLERS: tuple[Callable[[Opening], None], ...] = (
     _install_core,
     _install_torch_cuda,
-    lambda on: install_packages(on.patches),
+    lambda on: install_packages(on.patches, on.recorder),
     lambda on: install_modules(on.patches, on.recorder),
     _install_distributed,
     lambda on: install_generators(on.patches, on.recorder),  # one for each GPU of the ranks

@@ -7,7 +7,15 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
-from neusight.recording.recording import Alloc, Free, ModelInput, OpCall, Recording, replays
+from neusight.recording.recording import (
+    Alloc,
+    Free,
+    ModelInput,
+    OpCall,
+    OpSignature,
+    Recording,
+    replays,
+)
 
 #: Ops that write a token's keys or values into a cache that was allocated before, and the name of
 #: what they write.
@@ -17,6 +25,9 @@ _WRITES = {
     "aten::_index_put_impl_": "values",
 }
 
+
+#: Ops that give the part of a cache that is then copied to, as `cache[:, at] = keys` does.
+_PARTS = ("aten::slice", "aten::select", "aten::narrow")
 
 #: Dimensions of keys at least: tokens and sizes of heads.
 _LEAST_DIMENSIONS = 2
@@ -110,8 +121,9 @@ def _is_token(entry: ModelInput) -> bool:
 
 def _calls(recording: Recording) -> Iterator[_CachedCall]:
     held: dict[tuple[int, int], tuple[int, bool]] = {}
-    of_modules = of_all = written = 0
+    of_modules = of_all = written = prompt = 0
     call: _CachedCall | None = None
+    before: OpSignature | None = None
     for replay in replays(recording):
         for entry in replay.step.entries:
             if isinstance(entry, Alloc):
@@ -125,22 +137,31 @@ def _calls(recording: Recording) -> Iterator[_CachedCall]:
                 of_all -= num_bytes
                 of_modules -= num_bytes * is_kept
             elif isinstance(entry, OpCall):
-                written += _written(entry)
+                written += _written(entry, before, prompt)
+                before = entry.signature
             elif isinstance(entry, ModelInput):
                 if call is not None:
                     yield call._replace(written_bytes=written)
                 call, written = _CachedCall(entry, of_modules, of_all, 0), 0
+                prompt = prompt if entry.is_decode else entry.length
     if call is not None:
         yield call._replace(written_bytes=written)
 
 
-def _written(call: OpCall) -> int:
-    """Bytes that a module writes into a part of a larger tensor of the same dtype."""
+def _written(call: OpCall, before: OpSignature | None, prompt: int) -> int:
+    """Bytes that a module writes into a part of a larger tensor of the same dtype; where it copies
+    to what the op before it cut out, into one with space for the tokens of the prompt as well."""
     signature = call.signature
-    name = _WRITES.get(signature.op)
-    if name is None or not call.module:
+    if not call.module:
         return 0
-    written, whole = signature.optional_tensor(name), signature.optional_tensor("self")
+    if signature.op == "aten::copy_" and before is not None and before.op in _PARTS:
+        part, whole = signature.optional_tensor("self"), before.optional_tensor("self")
+        if part is None or whole is None or before.outputs != (part,):
+            return 0
+        return part.num_bytes if prompt * part.numel < whole.numel else 0
+    name = _WRITES.get(signature.op)
+    written = signature.optional_tensor(name) if name else None
+    whole = signature.optional_tensor("self")
     if written is None or whole is None or len(written.shape) < _LEAST_DIMENSIONS:
         return 0
     return written.num_bytes if written.numel < whole.numel else 0

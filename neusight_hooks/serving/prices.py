@@ -19,7 +19,7 @@ from neusight.predictors.kernel import (
     KernelClass,
     RowsSize,
 )
-from neusight.predictors.physics.communication.system import system_of
+from neusight.predictors.physics.communication.collective import direct_us
 from neusight.predictors.predictor import Predictor
 from neusight.serving.fusion import cached_heads, engine_launches, with_attention
 from neusight.serving.launches import (
@@ -101,8 +101,6 @@ _TILE_Q = 128
 #: (one shot), up to the limit in two halves (vllm/csrc/custom_all_reduce.cuh).
 _ONE_SHOT_BYTES = {2: 2**23, 4: 2**19, 8: 2**18}
 _CUSTOM_LIMIT = 2**23
-#: The barrier of the ranks before and after. A prior; published figures for 8 KiB are 5 to 8 us.
-_BARRIER_US = 5.0
 
 #: Nodes an octave at which attention is priced; between them it is interpolated.
 _NODES = 8
@@ -417,6 +415,13 @@ class StepPrices:
         largest = max(range(len(us)), key=lambda at: us[at])
         return StepCost(latency_us, _HOST if waited_us > gpu_us else largest, gpu_us)
 
+    def unmatched_share(self, batch: StepBatch) -> float:
+        """What the kernels that no pattern knew take of the GPU's time in the step."""
+        names = frozenset(self.program.unmatched)
+        kernels = [item for item in self.program.kernels if item[0].base.name in names]
+        totals = BatchTotals(batch.sampled, batch.tokens, batch.context, batch.context)
+        return sum(self._priced(kernels, totals).us) / self(batch).gpu_us
+
     # -- the host ----------------------------------------------------------------------------------
 
     def _with_host(self, batch: StepBatch, gpu_us: float) -> float:
@@ -494,15 +499,10 @@ class StepPrices:
         """vLLM's own all-reduce; infinite where it does not run."""
         size = kernel.size
         assert isinstance(size, CollectiveSize)
-        ranks = size.world_size
-        is_linked = system_of(self.gpu).levels[0].kind != "pcie" and self.gpu.link_gbps > 0
-        if kernel.name != "all_reduce" or not is_linked or size.num_bytes > _CUSTOM_LIMIT:
+        if kernel.name != "all_reduce" or size.num_bytes > _CUSTOM_LIMIT:
             return math.inf
-        link = self.gpu.link_gbps * 1e3  # bytes a microsecond
-        others = (ranks - 1) * size.num_bytes
-        if size.num_bytes <= _ONE_SHOT_BYTES.get(ranks, 0):
-            return _BARRIER_US + others / link
-        return 2.0 * (_BARRIER_US + others / ranks / link)
+        in_two = size.num_bytes > _ONE_SHOT_BYTES.get(size.world_size, 0)
+        return direct_us(size, self.gpu, in_two=in_two)
 
     # -- attention ---------------------------------------------------------------------------------
 

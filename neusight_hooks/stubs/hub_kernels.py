@@ -32,7 +32,7 @@ def _provide(patches: Patches, module: Any) -> None:
     has_place = hasattr(module, "FineGrainedFP8") and getattr(module, _LOADED, 0) is None
     if has_place and find_spec(_PACKAGE) is None:
         kernels = module.FineGrainedFP8(
-            matmul=_matmul, batched_matmul=_refuse, grouped_matmul=_refuse
+            matmul=_matmul, batched_matmul=_experts, grouped_matmul=_experts
         )
         patches.set(module, _LOADED, kernels)
 
@@ -46,32 +46,34 @@ def _matmul(
     **settings: Any,
 ) -> Tensor:
     """A product that quantizes its rows as it reads them, with a weight of 8 bits."""
-    if weight.element_size() != 1 or weight.dtype is torch.int8:
-        raise NotImplementedError("products with packed weights of 4 bits are not forecast")
-    count_use(_PACKAGE, _LABEL)
-    out: Tensor = _op()(input, weight, scales, output_dtype or input.dtype)
+    _count(weight)
+    out: Tensor = _op("matmul_2d")(input, weight, scales, output_dtype or input.dtype)
     return out
 
 
-def _refuse(*args: Any, **settings: Any) -> Any:
-    raise NotImplementedError(
-        "experts in FP8 are not forecast without the package that has their kernels: "
-        "pip install kernels, or model.set_experts_implementation('eager')"
-    )
+def _experts(input: Tensor, weight: Tensor, scales: Tensor, **settings: Any) -> Tensor:
+    """Products of rows with the weights, of 8 bits, of the experts that they go to."""
+    _count(weight)
+    out: Tensor = _op("matmul_experts")(input, weight, scales, input.dtype)
+    return out
 
 
-_made: list[Any] = []
+def _count(weight: Tensor) -> None:
+    if weight.element_size() != 1 or weight.dtype is torch.int8:
+        raise NotImplementedError("products with packed weights of 4 bits are not forecast")
+    count_use(_PACKAGE, _LABEL)
 
 
-def _op() -> Any:
-    if not _made:
-        _made.append(
-            make_op(
-                "finegrained_fp8::matmul_2d(Tensor input, Tensor weight, Tensor scales, "
-                "ScalarType dtype) -> Tensor",
-                lambda input, weight, scales, dtype: input.new_empty(
-                    (*input.shape[:-1], weight.shape[0]), dtype=dtype
-                ),
-            )
+_made: dict[str, Any] = {}
+
+
+def _op(name: str) -> Any:
+    if name not in _made:
+        _made[name] = make_op(
+            f"finegrained_fp8::{name}(Tensor input, Tensor weight, Tensor scales, "
+            "ScalarType dtype) -> Tensor",
+            lambda input, weight, scales, dtype: input.new_empty(
+                (*input.shape[:-1], weight.shape[-2]), dtype=dtype
+            ),
         )
-    return _made[0]
+    return _made[name]

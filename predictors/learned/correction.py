@@ -140,7 +140,8 @@ def family_of(kernel: Kernel, gpu: GPU) -> str | None:
     if isinstance(size, AttentionSize):
         return _attention_family(kernel, size, gpu)
     if isinstance(size, CollectiveSize):
-        return "collective" if _is_switched(kernel.name, size, gpu) else None
+        is_measured = not kernel.variant and _is_switched(kernel.name, size, gpu)
+        return "collective" if is_measured else None
     return None
 
 

@@ -9,7 +9,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
+import neusight
 from neusight.fake_cuda.import_hooks import when_imported
 from neusight.fake_cuda.packages import CUDA_ONLY, cuda_only_package
 from neusight.fake_cuda.patching import Patches
@@ -63,3 +65,17 @@ def test_a_package_that_never_comes_leaves_no_hook() -> None:
     patches.restore()
 
     assert sys.meta_path == before
+
+
+def test_a_package_that_compares_types_sees_a_plain_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "optimum.quanto.tensor.weights.qbits"
+    module = ModuleType(name)
+    exec("def type_of(value): return type(value)", vars(module))
+    monkeypatch.setitem(sys.modules, name, module)
+
+    with neusight.forecast_on("H100"):
+        inside = module.type_of(torch.ones(2, device="cuda"))
+        parameter = module.type_of(torch.nn.Parameter(torch.ones(2, device="cuda")))
+
+    assert (inside, parameter) == (torch.Tensor, torch.nn.Parameter)
+    assert "type" not in vars(module)

@@ -45,6 +45,17 @@ def test_one_row_takes_as_long_as_its_packed_weight_streams(
     assert (estimate.bound, estimate.origin, estimate.in_range) == ("memory", "physics", False)
 
 
+def test_a_smaller_weight_is_unpacked_in_the_kernel_without_being_named_so() -> None:
+    unnamed = quantized(1, 0.5, "")
+
+    assert unnamed == quantized(1, 0.5, "packed_tiles")
+    assert price(unnamed, "H100").origin == "physics"
+
+
+def test_a_larger_weight_as_of_several_adapters_is_not_unpacked() -> None:
+    assert Kernel.gemm(1, 64, 4096, dtype="bfloat16", weight_bytes=64 * 4096 * 2 * 8).variant == ""
+
+
 @pytest.mark.parametrize("gpu", ["A100", "H100", "L4", "B200", "RTX 3090"])
 def test_tinygemm_waits_for_its_loads_where_the_dram_is_fast(gpu: str) -> None:
     device, n, k = find_gpu(gpu), 11008, 4096

@@ -40,11 +40,26 @@ def test_a_product_reads_weights_of_eight_bits_and_their_scales(integration: Any
     )
 
 
-def test_experts_are_refused_with_what_to_do(integration: Any) -> None:
-    with neusight.forecast_on("H100"):
-        torch.zeros(1, device="cuda")
-        with pytest.raises(NotImplementedError, match="pip install kernels"):
-            integration._FINEGRAINED_FP8.grouped_matmul()
+@pytest.mark.parametrize(("rows", "read"), [(2, 2), (64, 8)])
+def test_experts_read_the_weights_of_those_that_get_rows(
+    integration: Any, rows: int, read: int
+) -> None:
+    experts = 8
+    with neusight.forecast_on("H100") as forecast:
+        x = torch.zeros(rows, IN, device="cuda", dtype=torch.bfloat16)
+        weight = torch.zeros(experts, OUT, IN, device="cuda", dtype=torch.float8_e4m3fn)
+        scales = torch.ones(experts, OUT // BLOCK, IN // BLOCK, device="cuda")
+        offsets = torch.zeros(experts, device="cuda", dtype=torch.int32)
+        kernels = integration._FINEGRAINED_FP8
+        out = kernels.grouped_matmul(x, weight, scales, offsets=offsets, block_size=[BLOCK, BLOCK])
+        kernels.batched_matmul(x, weight, scales, expert_ids=offsets, block_size=[BLOCK, BLOCK])
+
+    assert (tuple(out.shape), out.dtype) == ((rows, OUT), torch.bfloat16)
+    products = [kernel for kernel, _ in forecast.kernels if kernel.name == "grouped_gemm"]
+    assert [product.dtype for product in products] == ["float8_e4m3fn"] * 2
+    assert {product.flops for product in products} == {2 * rows * IN * OUT}
+    of_each = OUT * IN + (OUT // BLOCK) * (IN // BLOCK) * 4
+    assert {product.bytes_read for product in products} == {rows * IN * 2 + read * of_each}
 
 
 def test_nothing_is_left_behind(integration: Any) -> None:

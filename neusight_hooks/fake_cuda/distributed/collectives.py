@@ -13,7 +13,7 @@ import torch.distributed.distributed_c10d as c10d
 
 from neusight.fake_cuda.distributed.communication import Communication, Transfer, tensors_in
 from neusight.fake_cuda.distributed.invalid_calls import peer_of, refuse_wrong_sizes
-from neusight.fake_cuda.distributed.known_values import follow_known_values
+from neusight.fake_cuda.distributed.known_values import follow_known_values, reduction_name
 from neusight.recording.tensor import ForecastTensor
 
 if TYPE_CHECKING:
@@ -121,8 +121,9 @@ def _run_c10d(
     communication.touched(func, args, kwargs)
     values["process_group"] = communication.groups.text_of(group)
     outputs = values[written]
+    recorded = {name: _plain(value) for name, value in values.items()}
     work = communication.run(
-        partial(recorder.record_handled, func, tuple(values.values()), {}, None),
+        partial(recorder.record_handled, func, tuple(recorded.values()), {}, None),
         group,
         op=func._schema.name,
         written=tensors_in((outputs,)),
@@ -132,6 +133,13 @@ def _run_c10d(
     follow_known_values(recorder, group, func._schema.name.partition("::")[2], values, outputs)
     _warn_of_invented_splits(recorder, values)
     return work if len(func._schema.returns) == 1 else (outputs, work)
+
+
+def _plain(value: Any) -> Any:
+    """An operation as functional collectives name it, anything else as it is."""
+    if isinstance(value, torch.ScriptObject) and "ReduceOp" in str(value):
+        return reduction_name(value)
+    return value
 
 
 def _run_transfer(

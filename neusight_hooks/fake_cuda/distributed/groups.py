@@ -3,6 +3,7 @@ backends that the program asked for."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch.distributed as dist
@@ -17,6 +18,15 @@ FAKE_BACKEND = "fake"
 #: others theirs.
 _UNSTATED = frozenset({"", "none", "undefined", FAKE_BACKEND})
 _BY_DEFAULT = {"cuda": "nccl", "cpu": "gloo"}
+
+
+#: Ranks among which torch's own all-reduce runs (c10d/symm_mem/intra_node_comm.hpp).
+_MOST_INTRA_NODE = 8
+
+
+def _is_intra_node() -> bool:
+    """Whether the program turns on torch's own all-reduce inside a node, as torch reads it."""
+    return os.environ.get("ENABLE_INTRA_NODE_COMM", "").lower() in ("1", "y", "yes", "t", "true")
 
 
 class Groups:
@@ -40,6 +50,8 @@ class Groups:
                 f"size={len(ranks)} nodes={nodes} per_node={per_node} name={key[0]} "
                 f"ranks={ranks_text(ranks)}"
             )
+            if nodes == 1 and 2 <= len(ranks) <= _MOST_INTRA_NODE and _is_intra_node():
+                text += " intra_node=1"
             self._texts[key] = text
         return text
 

@@ -92,10 +92,15 @@ def _put(recorder: Recorder, out: ForecastTensor, value: torch.Tensor) -> None:
         recorder.known.set(out, value.reshape(out.shape))
 
 
+def reduction_name(stated: Any) -> str:
+    """ "sum" and the like, of the word that functional collectives take or of torch's object."""
+    kinds: Any = dist.ReduceOp.RedOpType
+    return stated if isinstance(stated, str) else str(kinds(stated.op()).name).lower()
+
+
 def _reduced(reduction: Any, value: torch.Tensor, size: int) -> torch.Tensor:
     """Equal values of all ranks as one; but for a sum or a product that is the value."""
-    kinds: Any = dist.ReduceOp.RedOpType
-    kind = reduction if reduction is None or isinstance(reduction, str) else reduction.op()
-    if kind in ("sum", int(kinds.SUM)):
+    name = "" if reduction is None else reduction_name(reduction)
+    if name == "sum":
         return value * size
-    return value**size if kind in ("product", int(kinds.PRODUCT)) else value
+    return value**size if name == "product" else value

@@ -2,12 +2,14 @@
 
 The number of ranks is read off shapes where they show it, else from the op's own argument, else
 from the text that stands for the process group, which holds "size=8", "nodes=2" if there are
-several, "per_node=8" for how many ranks a node holds, and "ranks=0..7" for those of the group.
+several, "per_node=8" for how many ranks a node holds, "ranks=0..7" for those of the group, and
+"intra_node=1" where torch's own all-reduce is turned on (ENABLE_INTRA_NODE_COMM).
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 from neusight.ops.operands import (
@@ -18,10 +20,11 @@ from neusight.ops.operands import (
 )
 from neusight.ops.registry import register_op
 from neusight.predictors.clusters.placement import ranks_from
-from neusight.predictors.kernel import Kernel, KernelClass
+from neusight.predictors.kernel import Kernel, KernelClass, Variant
 from neusight.recording.recording import Argument, OpSignature, TensorSpec
 
 _SIZE = re.compile(r"\bsize=(\d+)")
+_INTRA_NODE = re.compile(r"\bintra_node=1(?!\S)")
 _NODES = re.compile(r"\bnodes=(\d+)")
 _PER_NODE = re.compile(r"\bper_node=([1-9]\d{0,5})(?!\S)")
 #: Ranks, and ranges of them; no cluster has a million.
@@ -93,6 +96,17 @@ _IN_PLACE = {
     "symm_mem::one_shot_all_reduce": "all_reduce",
     "symm_mem::two_shot_all_reduce_": "all_reduce",
 }
+_DIRECT: dict[str, Variant] = {
+    "symm_mem::one_shot_all_reduce": "one_shot",
+    "symm_mem::two_shot_all_reduce_": "two_shot",
+}
+
+#: What torch's own all-reduce takes: sums of these types, in one shot and in two up to so many
+#: bytes (c10d/symm_mem/intra_node_comm.cu, selectAllReduceAlgo).
+_INTRA_NODE_DTYPES = ("bfloat16", "float32")
+_INTRA_NODE_BYTES: tuple[tuple[int, Variant], ...] = (
+    (256 * 2**10, "one_shot"), (10 * 2**20, "two_shot"),
+)  # fmt: skip
 
 
 @register_op(*_IN_PLACE)
@@ -113,7 +127,27 @@ def same_buffer(
         copies = [k for spec in tensors for k in copy_kernel(spec, spec)]
     world_size = 2 if kind == "send_recv" else None  # a pair, however large the group
     kernels = _collective(call, kind, tensors, world_size)
+    if kind == "all_reduce" and kernels:
+        kernels = _reading_directly(call, kernels[0], tensors)
     return copies + kernels if kernels else copies
+
+
+def _reading_directly(
+    call: OpSignature, kernel: Kernel, tensors: tuple[TensorSpec, ...]
+) -> list[Kernel]:
+    """The all-reduce as one in which ranks read each other's memory, if it is one; torch's own
+    copies its input there first, and in two shots the sum back."""
+    if call.op in _DIRECT:
+        return [replace(kernel, variant=_DIRECT[call.op])]
+    is_sum = call.by_name.get("reduce_op") == "sum"
+    found = (name for most, name in _INTRA_NODE_BYTES if kernel.bytes_read <= most)
+    variant: Variant = next(found, "")
+    is_taken = is_sum and len(tensors) == 1 and kernel.dtype in _INTRA_NODE_DTYPES
+    if not (variant and is_taken and _INTRA_NODE.search(_group_text(call))):
+        return [kernel]
+    copy = copy_kernel(tensors[0], tensors[0])
+    direct = replace(kernel, variant=variant)
+    return [*copy, direct, *(copy if variant == "two_shot" else [])]
 
 
 @register_op("_c10d_functional::batch_p2p_ops")

@@ -1,5 +1,5 @@
-"""Products with weights of four and eight bits, of bitsandbytes and of GPT-QModel, and the
-optimizers of bitsandbytes."""
+"""Products with weights of four and eight bits, of bitsandbytes and of GPT-QModel, quanto's packed
+values, and the optimizers of bitsandbytes."""
 
 from __future__ import annotations
 
@@ -80,6 +80,12 @@ def marlin_gemm(
     """A Linear whose weight is unpacked as it is read, whatever the number of rows."""
     weight = (qweight, scales, qzeros, bias)
     return packed_weight_kernels(input, weight, output(call), "packed_tiles", name="marlin_gemm")
+
+
+@register_op("quanto::unpack")
+def unpack(call: OpSignature, *, self: TensorSpec, **others: Argument) -> list[Kernel]:
+    """A byte for each value of two or four bits (quanto, library/extensions/cuda/unpack.cu)."""
+    return pointwise_kernel("unpack", (self,), (output(call),))
 
 
 @register_op("bitsandbytes::int8_linear_matmul")

@@ -395,18 +395,37 @@ def grouped_mm(
     """Products of groups whose sizes are on the GPU: a kernel that sets up, one that multiplies; in
     float16 and float32 a product for each group.
 
-    The groups are taken as equal; FLOPs and bytes are those of the whole.
+    The groups are taken as equal; FLOPs and bytes are those of the whole, without the matrices of
+    groups that get no row.
     """
-    problem = _grouped_problem(self, mat2, max(1, offs.shape[-1] if offs else self.shape[0]))
+    groups = max(1, offs.shape[-1] if offs else self.shape[0])
+    problem = _grouped_problem(self, mat2, groups)
     if problem.flops == 0:
         return []
     if self.dtype in ("float16", "float32"):
         return [_group_gemm(problem, self, mat2, math)] * problem.groups
     setup = memory_kernel(
-        KernelClass.ELEMENTWISE, "grouped_gemm_setup", reads=(offs,), width=problem.groups
+        KernelClass.ELEMENTWISE, "grouped_gemm_setup", reads=(offs,), width=groups
     )
     gemm = _grouped_gemm(problem, self, mat2, output(call), math)
-    return [setup, replace(gemm, bytes_read=num_bytes((self, mat2, *scale_a, *scale_b)))]
+    read = num_bytes((self, *scale_a)) + num_bytes((mat2, *scale_b)) * problem.groups // groups
+    return [setup, replace(gemm, bytes_read=read)]
+
+
+@register_op("finegrained_fp8::matmul_experts")
+def block_scaled_experts(
+    call: OpSignature, math: MathMode, *, input: TensorSpec, weight: TensorSpec, scales: TensorSpec
+) -> list[Kernel]:
+    """Products of the rows of each expert, as `block_scaled_mm`; experts are taken as equal."""
+    experts, n, k = weight.shape
+    right = matrix(k, n, weight, transposed=True)
+    problem = _grouped_problem(input, right._replace(shape=(experts, k, n)), experts)
+    if problem.flops == 0:
+        return []
+    left = input._replace(dtype=weight.dtype)
+    gemm = _grouped_gemm(problem, left, right, output(call), math)
+    read = input.num_bytes + num_bytes((weight, scales)) * problem.groups // experts
+    return [replace(gemm, bytes_read=read)]
 
 
 class _GroupedProblem(NamedTuple):
@@ -427,6 +446,7 @@ def _grouped_problem(left: TensorSpec, right: TensorSpec, groups: int) -> _Group
     if len(left.shape) == 2 and len(right.shape) == 2:
         return _GroupedProblem(m, n, ceil_div(k, groups), groups, flops)
     if len(left.shape) == 2:
+        groups = min(groups, max(1, m))
         return _GroupedProblem(ceil_div(m, groups), n, k, groups, flops)
     if len(right.shape) == 2:
         return _GroupedProblem(m, ceil_div(n, groups), k, groups, flops)

@@ -25,7 +25,7 @@ from neusight.predictors.physics.launch_geometry import geometry_of
 from neusight.predictors.physics.physical_time import PhysicalTime, smooth_maximum
 from neusight.predictors.physics.roofline import sent_bytes, switches_add_up
 
-__all__ = ["channels_of", "collective_timing", "inside_gbps", "physical_us"]
+__all__ = ["channels_of", "collective_timing", "direct_us", "inside_gbps", "physical_us"]
 
 #: Ranks at which `GPU.link_floor_us` is stated.
 _FLOOR_RANKS = 8
@@ -76,6 +76,12 @@ _LL128_CAPABILITIES = frozenset({(7, 0), (8, 0), (9, 0), (10, 0), (12, 0)})
 #: Half width of the 80 % interval on switched NVLink.
 _SPREAD = 0.25
 
+#: The barrier of the ranks before and after they read each other's memory, µs. A prior; published
+#: figures of such an all-reduce of 8 KiB are 5 to 8 µs.
+_BARRIER_US = 5.0
+#: The same of that kind, and of none that was measured.
+_DIRECT_SPREAD = 0.4
+
 
 def inside_gbps(gpu: GPU, level: Level, *, world_size: int) -> float:
     """Bandwidth that a rank gets of a level inside nodes, one direction, 1e9 bytes per second."""
@@ -98,6 +104,10 @@ def collective_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
     if size.world_size <= 1:
         copy_us = 2.0 * size.num_bytes / (gpu.bandwidth_gbps * 1e3 * gpu.bandwidth_utilization)
         return PhysicalTime(time_us=gpu.floor_us + copy_us, bound="communication", spread=_SPREAD)
+    if kernel.variant in ("one_shot", "two_shot"):
+        reads_us = direct_us(size, gpu, in_two=kernel.variant == "two_shot")
+        if math.isfinite(reads_us):
+            return PhysicalTime(time_us=reads_us, bound="communication", spread=_DIRECT_SPREAD)
     at_most_us = math.inf
     system = system_of(gpu)
     place = placement_of(size, system, is_stated=gpu.topology is not None)
@@ -126,6 +136,16 @@ def collective_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
         num_waves=launch.num_waves,
         at_most_us=at_most_us,
     )
+
+
+def direct_us(size: CollectiveSize, gpu: GPU, *, in_two: bool) -> float:
+    """An all-reduce in which each rank reads what all others hold, or (`in_two`) its part of it and
+    then the other parts of the sum; infinite where NVLink does not join the ranks."""
+    is_linked = system_of(gpu).levels[0].kind != "pcie" and gpu.link_gbps > 0
+    if not is_linked or size.num_nodes > 1:
+        return math.inf
+    others_us = (size.world_size - 1) * size.num_bytes / (gpu.link_gbps * 1e3)
+    return 2.0 * (_BARRIER_US + others_us / size.world_size) if in_two else _BARRIER_US + others_us
 
 
 def channels_of(kernel: Kernel, gpu: GPU) -> int:

@@ -340,6 +340,22 @@ def test_a_recording_that_states_too_little_is_refused(
     assert stated in capsys.readouterr().err
 
 
+def test_kernels_that_no_pattern_knows_are_named_with_their_share_of_a_step(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gelu, cumsum = "F.gelu(self.up(self.norm2(x)))", "torch.cumsum(self.up(self.norm2(x)), -1)"
+    Path(model).write_text(HOME_MADE.replace(gelu, cumsum))
+    path = tmp_path / "o.json"
+
+    assert serve(model, "--gpu", "H100", "--requests", "4", "--json", str(path)) == ExitCode.OK
+
+    [server] = document(path)["servers"]
+    share = server["unmatched_share"]
+    assert server["unmatched_kernels"] == ["cumsum"]
+    assert 0.01 < share < 0.5
+    assert f"cumsum; run as recorded, {share:.1%} of a step of 32 tokens" in capsys.readouterr().out
+
+
 def test_a_config_is_served_without_weights(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
@@ -351,7 +367,7 @@ def test_a_config_is_served_without_weights(tmp_path: Path) -> None:
     [server] = document(path)["servers"]
     assert code == ExitCode.OK
     assert server["kv_bytes_per_token"] == 2 * 2 * 4 * 32 * 2
-    assert server["unmatched_kernels"] == []
+    assert (server["unmatched_kernels"], server["unmatched_share"]) == ([], 0.0)
 
 
 def test_a_context_beyond_the_models_positions_is_refused(

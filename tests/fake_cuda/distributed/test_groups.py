@@ -86,3 +86,34 @@ def test_a_group_that_is_opened_again_has_the_backend_of_then() -> None:
         dist.all_reduce(torch.ones(2), group=dist.new_group([0, 1]))
 
         assert dist.get_backend() == "gloo"
+
+
+def all_reduces(
+    monkeypatch: pytest.MonkeyPatch, tensor: torch.Tensor, **options: object
+) -> list[str]:
+    """The variants of the kernels that add a tensor up where torch's own all-reduce is on."""
+    monkeypatch.setenv("ENABLE_INTRA_NODE_COMM", "1")
+    with neusight.forecast_on("H100", world_size=16, gpus_per_node=8) as forecast:
+        dist.init_process_group("nccl")
+        group = dist.new_group(list(range(options.pop("ranks", 8))))  # type: ignore[call-overload]
+        dist.all_reduce(tensor.to("cuda"), group=group, **options)  # type: ignore[arg-type]
+    return [kernel.variant for kernel, _ in forecast.kernels if kernel.name == "all_reduce"]
+
+
+SMALL = torch.zeros(4096, dtype=torch.bfloat16)
+
+
+def test_torchs_own_all_reduce_is_taken_where_the_program_turns_it_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    large = torch.zeros(4096, 512, dtype=torch.bfloat16)
+
+    assert all_reduces(monkeypatch, SMALL) == ["one_shot"]
+    assert all_reduces(monkeypatch, large) == ["two_shot"]
+
+
+def test_it_takes_sums_of_two_types_inside_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert all_reduces(monkeypatch, SMALL.half()) == [""]
+    assert all_reduces(monkeypatch, SMALL, op=dist.ReduceOp.MAX) == [""]
+    assert all_reduces(monkeypatch, SMALL, ranks=16) == [""]
+    assert all_reduces(monkeypatch, SMALL.repeat(4096)) == [""]

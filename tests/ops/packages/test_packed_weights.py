@@ -83,3 +83,10 @@ def test_clipping_by_the_updates_norm_reads_before() -> None:
     norm, step = kernels(call("bitsandbytes::optimizer_update_32bit", **given))
 
     assert (norm.bytes_read, step.bytes_written) == (2 * 64 * 4, 2 * 64 * 4)
+
+
+def test_quanto_unpacks_values_into_a_byte_each() -> None:
+    [kernel] = kernels(call("quanto::unpack", spec(512, 64, dtype="uint8"),
+                            self=spec(256, 64, dtype="uint8"), bits=4))  # fmt: skip
+
+    assert (kernel.bytes_read, kernel.bytes_written) == (256 * 64, 512 * 64)

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import flop_registry
 
 from neusight.ops import kernels_of
 from neusight.predictors.kernel import Kernel, KernelClass
-from neusight.recording.recording import MathMode, OpSignature
+from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 from op_calls import MATH, call, kernels, names, signature, spec
 
 
@@ -167,28 +167,38 @@ def test_no_queries_launch_nothing() -> None:
     )
 
 
-def test_flex_attention_computes_what_its_mask_keeps() -> None:
-    """Half of 1024 keys for each of 256 queries: K and V are read whole all the same."""
-    attention = (1, 2, 2, 256, 1024, 64, 64, 8, 16, 1)
-    q = spec(1, 2, 256, 64, dtype="bfloat16")
-    [backward] = kernels(
+def flex_kernel(attention: tuple[int, ...], **tensors: TensorSpec) -> Kernel:
+    sizes: dict[str, Argument] = {"numels": (1,), "bytes_read": 1, "bytes_written": 1}
+    arguments = {**tensors, **sizes, "kind": "template", "attention": attention}
+    [kernel] = kernels(
         OpSignature(
-            "inductor::triton_tem_fused_flex_attention_backward_1",
-            "default",
-            (
-                ("arg_Q", q),
-                ("kind", "template"),
-                ("numels", (q.numel,)),
-                ("bytes_read", 1),
-                ("bytes_written", 1),
-                ("attention", attention),
-            ),
-            (),
+            "inductor::triton_tem_fused_flex_attention_1", "default", tuple(arguments.items()), ()
         )
     )
+    return kernel
+
+
+def test_flex_attention_has_the_type_of_its_queries_where_the_sums_of_its_parts_are_larger() -> (
+    None
+):
+    q = spec(1, 1, 32, 128, dtype="bfloat16")
+    sums = spec(1, 26, 32, 1, 128, dtype="float32")
+
+    step = flex_kernel((1, 32, 8, 1, 16, 128, 128, 1, 1, 0), arg_Q=q, out_ptr0=sums)
+
+    assert (step.dtype, step.compute) == ("bfloat16", "bf16")
+    assert step.bytes_read == q.num_bytes + 2 * 16 * 8 * 128 * 2
+
+
+def test_flex_attention_computes_what_its_mask_keeps() -> None:
+    """Half of 1024 keys for each of 256 queries: K and V are read whole all the same."""
+    q = spec(1, 2, 256, 64, dtype="bfloat16")
+
+    backward = flex_kernel((1, 2, 2, 256, 1024, 64, 64, 8, 16, 1), arg_Q=q)
+
     keys_and_values = 2 * 2 * 1024 * 64 * 2
 
-    assert backward.name == "triton_tem_fused_flex_attention_backward_1"
+    assert backward.name == "triton_tem_fused_flex_attention_1"
     assert backward.flops == 5 * 2 * 2 * 256 * 512 * 64
     assert backward.bytes_written == q.num_bytes + keys_and_values
 

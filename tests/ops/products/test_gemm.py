@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from neusight.predictors.kernel import Kernel
+from neusight.predictors.kernel import GemmSize, Kernel
 from neusight.recording.recording import MathMode, TensorSpec
 from op_calls import call, check_flops, kernels, names, spec, transposed
 
@@ -89,6 +89,19 @@ def test_grouped_products_count_every_row_once() -> None:
     setup, gemm = kernels(signature)
     assert setup.name == "grouped_gemm_setup"
     assert gemm.flops == 2 * 100 * 64 * 32
+
+
+def test_grouped_products_read_the_matrices_of_groups_that_get_rows() -> None:
+    """3 rows of 8 groups, as a token's experts."""
+    half = "bfloat16"
+    token, weights = spec(3, 64, dtype=half), spec(8, 64, 32, dtype=half)
+    signature = call("_grouped_mm", spec(3, 32, dtype=half), self=token, mat2=weights,
+                     offs=spec(8, dtype="int32"), bias=None, out_dtype=None)  # fmt: skip
+
+    _, gemm = kernels(signature)
+
+    assert gemm.size == GemmSize(3, 1, 32, 64)
+    assert gemm.bytes_read == token.num_bytes + weights.num_bytes * 3 // 8
 
 
 def test_packed_four_bit_operands_count_two_elements_a_byte() -> None:

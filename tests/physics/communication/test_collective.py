@@ -174,3 +174,16 @@ def test_no_estimate_of_a_reduction_beats_what_the_link_allows(num_bytes: int, r
     gb200 = find_gpu("GB200")
 
     assert all_reduce_us("GB200", num_bytes, ranks) >= roofline_us(kernel, gb200) - 1e-3
+
+
+def test_ranks_that_read_each_other_beat_rings_for_small_sums_and_nvlink_is_needed() -> None:
+    rings, one, two = (
+        Kernel.collective("all_reduce", 8192, 8, variant=variant)
+        for variant in ("", "one_shot", "two_shot")
+    )
+
+    times = [collective_timing(kernel, find_gpu("A100")).time_us for kernel in (rings, one, two)]
+
+    assert times[1] == pytest.approx(5.0 + 7 * 8192 / 300e3)
+    assert times[1] < times[2] < times[0]
+    assert collective_timing(one, find_gpu("L40S")) == collective_timing(rings, find_gpu("L40S"))

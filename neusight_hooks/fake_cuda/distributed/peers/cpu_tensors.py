@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
+from neusight.fake_cuda.distributed.known_values import reduction_name
 from neusight.fake_cuda.distributed.objects import Objects
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ _JOINS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 #: Works that C++ may still hold although Python has dropped them.
 _KEPT_WORKS = 8
 
-_RedOpType: Any = dist.ReduceOp.RedOpType
 _group_called: Any = vars(c10d)["_resolve_process_group"]
 
 
@@ -185,8 +185,7 @@ def _reduced(all_inputs: list[Tensors], own: int, values: Mapping[str, Any]) -> 
 
 
 def _joined(tensors: Sequence[torch.Tensor], values: Mapping[str, Any]) -> torch.Tensor:
-    stated = values["reduce_op"]
-    name = stated if isinstance(stated, str) else _RedOpType(stated.op()).name.lower()
+    name = reduction_name(values["reduce_op"])
     if name not in _JOINS:
         raise NotImplementedError(f"a reduction by {name} is not run on the CPU")
     total = reduce(_JOINS[name], tensors)
