@@ -156,8 +156,8 @@ _NHWC_TAP_INSTRUCTIONS = 10.0
 _HALVES = ("fp16", "bf16")
 
 #: Groups of more channels stored as NHWC: multiplications as a share of the lanes that integers do
-#: not share, under a cuDNN before 9.8 and since. data/kernelbench, level 3's 25 compiled, even half:
-#: 0.066 on H100 and 0.068 on L40S with torch 2.5, 0.18 on H100 with 2.9; judged on 26.
+#: not share, under a cuDNN before 9.8 and since. data/kernelbench, level 3's 25 compiled, even
+#: half: 0.066 on H100 and 0.068 on L40S with torch 2.5, 0.18 on H100 with 2.9; judged on 26.
 _OLD_NHWC_GROUPED_SHARE = 0.067
 _NHWC_GROUPED_SHARE = 0.18
 
