@@ -178,11 +178,11 @@ _FITTED = {
     "node_us": 6.0,
 }
 
-#: What a call of compiled code costs around its kernels without gradients, what a kernel that
-#: Inductor wrote costs from its wrapper's Python to the launch, both in plain ops, and an input, us:
-#: the even half of the programs of data/kernelbench v0 that the host bounds when compiled (40,
-#: H100, torch 2.5). Median error 11.5 -> 6.5 % there, 10.6 -> 6.4 in the odd half; of an A100, not
-#: used, 20.5 -> 7.5.
+#: Calls of compiled code: what one costs around its kernels without gradients and what a kernel of
+#: Inductor's costs from its wrapper's Python to the launch, in plain ops, and each input, in us. The
+#: even half of the programs of data/kernelbench v0 that the host bounds when compiled (40, H100,
+#: torch 2.5): median error 11.5 -> 6.5 % there, 10.6 -> 6.4 in the odd half; of an A100, not used,
+#: 20.5 -> 7.5.
 _COMPILED_CALL_OPS = 8.2
 _TRITON_OPS = 2.1
 _COMPILED_INPUT_US = 2.0
