@@ -179,7 +179,7 @@ _FITTED = {
 }
 
 #: Calls of compiled code: what one costs around its kernels without gradients and what a kernel of
-#: Inductor's costs from its wrapper's Python to the launch, in plain ops, and each input, in us. The
+#: Inductor's costs from its wrapper's Python to the launch, in plain ops, and each input, us. The
 #: even half of the programs of data/kernelbench v0 that the host bounds when compiled (40, H100,
 #: torch 2.5): median error 11.5 -> 6.5 % there, 10.6 -> 6.4 in the odd half; of an A100, not used,
 #: 20.5 -> 7.5.
