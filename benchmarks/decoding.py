@@ -8,6 +8,9 @@
 `recipes/gpt_fast.py` forecast on the GPU that its source names, under torch.compile and CUDA
 graphs; nothing is fitted to these figures. Recordings are kept under `--results`, and priced again
 (delete the folder after a change of what is recorded). A row takes a minute of CPU or more.
+
+Left out are Mixtral (a folder of its own beside gpt-fast's model.py) and torchao's int8 with
+dynamic activations, which gpt-fast does not quantize to.
 """
 
 from __future__ import annotations
