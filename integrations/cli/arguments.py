@@ -49,8 +49,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         "help": "price of a GPU an hour, for the cost of steps and tokens"},
     "--rank": {"metavar": "K[,K…]|K..L|all-distinct",
         "help": "which of them (0); several run side by side and exchange what they send each "
-        "other. all-distinct: all of up to 16, of more rank 0, those that it exchanges something "
-        "with, and the last; ranks that do the same are shown once"},
+        "other. all-distinct: all of up to 16; of more rank 0 and those that it sends to or "
+        "receives from, and the others for a few steps; ranks that do the same are shown once"},
     "--samples": {"type": int, "metavar": "N",
         "help": "samples that enter a step of each rank, instead of those found in the program"},
     "--steps": {"metavar": "N|all",

@@ -26,7 +26,7 @@ DEFAULT_STEPS = 5
 #: Seconds that a rank waits for a key that no rank sets: others may take that long to their start.
 DEFAULT_WAIT_S = 60.0
 
-#: What asks for all ranks; of more than 16 the first, those that it exchanges data with, the last.
+#: What asks for all ranks; of more than 16 most are run for a few steps alone.
 ALL_DISTINCT = "all-distinct"
 
 #: Ranks and ranges of them.

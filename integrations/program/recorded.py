@@ -21,7 +21,8 @@ class Recorded:
     """How a program ended, what was recorded
     (None where its process was lost), the ops that it brought along (None where this process knows
     them), and a digest of its own files. `ranks` are the recordings of all ranks that were run side
-    by side, `recording` that of the first; one of them that `was_stopped` was so by others."""
+    by side, `recording` that of the first; one of them that `was_stopped` was so by others. That of
+    a rank whose steps are `like` those of another one holds the collectives alone."""
 
     outcome: Outcome
     recording: Recording | None = None
@@ -29,6 +30,7 @@ class Recorded:
     files: str = ""
     ranks: tuple[Recording, ...] = ()
     was_stopped: bool = False
+    like: int | None = None
 
     def forecast(self, program: Program, gpu: GPU, options: ProgramOptions) -> Forecast:
         """The forecast that these options make of it."""
@@ -53,7 +55,7 @@ def forecast_options_for(gpu: GPU, options: ProgramOptions) -> ForecastOptions:
 
 
 def _nothing(program: Program, gpu: GPU) -> Recording:
-    """What is known of a program whose process ended before it could tell anything."""
+    """What is known of a program whose process ended before it could report anything."""
     import torch
 
     from neusight.recording.recording import Recording

@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["recorded"]
 
-#: Up to so many ranks all are run where it is not stated which: those of two hosts of 8 GPUs.
-ALL_RUN = 16
-
 
 def recorded(program: Program, gpu: GPU, options: ProgramOptions) -> Recorded:
     """Records the program: in this process, or behind a guard in one that is its own; ranks that
@@ -127,11 +124,14 @@ def _recorded_side_by_side(
     """Records ranks in a process each; they see what the others write."""
     from neusight.fake_cuda.store.store import Store
     from neusight.integrations.program.ranks.joining import joined
+    from neusight.integrations.program.ranks.scanning import Scan
     from neusight.integrations.program.ranks.side_by_side import run_side_by_side
 
     assert options.rank is not None
-    template = options.rank
-    chosen, last = _first_ranks(options.ranks, template.world_size)
+    template, stated = options.rank, options.ranks
+    chosen, last = _first_ranks(stated, template.world_size)
+    scan = Scan(template)
+    _import_for_all(_session_options(program, gpu, options, None))
 
     def record(index: int, link: Link) -> tuple[RankEnd, Recorded]:
         rank, is_first = replace(template, index=index), index == chosen[0]
@@ -142,22 +142,44 @@ def _recorded_side_by_side(
         found = _recorded_here(
             program,
             gpu,
-            replace(options, rank=rank, quiet=options.quiet or not is_first),
+            replace(
+                options,
+                rank=rank,
+                quiet=options.quiet or not is_first,
+                steps=scan.steps(options.steps),
+            ),
             shared,
             link,
         )
         is_early = found.outcome.stopped_early
         end: RankEnd = "failed" if found.outcome.is_failed else "early" if is_early else "well"
-        return end, replace(found, was_stopped=link.was_stopped)
+        return end, scan.compared(replace(found, was_stopped=link.was_stopped))
 
     with _one_store(store, options) as folder:
-        ranks = run_side_by_side(record, ranks=chosen, last=last, wait_s=options.wait_s)
-    return joined(ranks, are_stated=bool(options.ranks))
+        ranks = run_side_by_side(
+            record, ranks=chosen, last=last, others=scan.others, wait_s=options.wait_s
+        )
+    return joined(ranks, are_stated=bool(stated))
+
+
+def _import_for_all(options: SessionOptions) -> None:
+    """Imports what each rank's session would, so that a fork of this process costs little."""
+    from neusight.session import Session
+
+    Session(options).prove()
+
+    import neusight.fake_cuda.session
+    import neusight.ops.user_ops
+    import neusight.stubs.cuda_sources
+    import neusight.stubs.finder
+    import neusight.stubs.hub_kernels  # noqa: F401
 
 
 def _first_ranks(stated: Sequence[int] | None, world_size: int) -> tuple[Sequence[int], int | None]:
-    """The ranks to begin with, and the last one, which is run after them, where that is not all of
-    them: stated ones, all where they are few, else the first."""
+    """The ranks to begin with, and the last one, where that is not all of them: stated ones, all
+    where they are few, else the first."""
+    from neusight.integrations.program.ranks.scanning import ALL_RUN
+
     if stated:
         return stated, None
     return (range(world_size), None) if world_size <= ALL_RUN else ((0,), world_size - 1)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from itertools import groupby
 from typing import Any
 
 from neusight.memory.placement import MemoryTimeline
 from neusight.memory.spread import MemoryVerdict
-from neusight.predictors.clusters.placement import ranks_from
+from neusight.predictors.clusters.placement import ranges_text, ranks_from
 from neusight.predictors.formatting import bytes_text, counted, time_text
 from neusight.recording.recording import Recording
 from neusight.timeline.spans import Timeline
@@ -81,19 +80,6 @@ def _slowest_rank(rows: Sequence[RankRow]) -> str:
     return f"slowest: rank {last.rank}, {step}"
 
 
-def run_text(ranks: Iterable[int]) -> str:
-    """Ranks as ranges.
-
-    >>> run_text([0, 1, 2, 5, 8, 9])
-    '0..2,5,8,9'
-    """
-    runs = groupby(enumerate(sorted(ranks)), lambda item: item[1] - item[0])
-    texts = [[rank for _, rank in run] for _, run in runs]
-    return ",".join(
-        f"{one[0]}..{one[-1]}" if len(one) > 2 else ",".join(map(str, one)) for one in texts
-    )
-
-
 def ranks_run(recording: Recording) -> tuple[int, ...]:
     """The ranks that were run for `--rank all-distinct`, also those that others stand for; none
     where it was not asked for."""
@@ -111,9 +97,9 @@ def run_as_text(recording: Recording, shown: Iterable[int]) -> str:
     words = []
     if alike:
         verb = "does" if len(alike) == 1 else "do"
-        words.append(f"rank{'s' * (len(alike) > 1)} {run_text(alike)} {verb} the same")
+        words.append(f"rank{'s' * (len(alike) > 1)} {ranges_text(alike)} {verb} the same")
     if unknown:
-        words.append(f"{counted(len(unknown), 'rank')} not run: {run_text(unknown)}")
+        words.append(f"{counted(len(unknown), 'rank')} not run: {ranges_text(unknown)}")
     return "; ".join(words)
 
 

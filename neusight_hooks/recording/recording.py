@@ -13,6 +13,8 @@ from neusight.predictors.kernel import DTYPE_BYTES
 
 #: The name in `Recording.options` of which of many ranks was recorded, in words.
 RANK_OPTION = "rank"
+#: The name there of the GPUs, among those that the program sees, on which collectives ran.
+DEVICES_OPTION = "collective_devices"
 #: The name in `Recording.options` of what was taken for a step, in words.
 STEP_OPTION = "step_is"
 #: The name there that is set where it is not known what memory the program takes.

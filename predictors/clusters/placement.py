@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
+from itertools import groupby
 from typing import NamedTuple
 
 from neusight.predictors.clusters.topology import Level, Topology
@@ -145,3 +147,16 @@ def ranks_from(text: str) -> tuple[int, ...]:
         last, _, step = rest.partition("/")
         found += range(int(first), int(last or first) + 1, int(step or 1))
     return tuple(found)
+
+
+def ranges_text(ranks: Iterable[int]) -> str:
+    """Ranks as ranges.
+
+    >>> ranges_text([0, 1, 2, 5, 8, 9])
+    '0..2,5,8,9'
+    """
+    runs = groupby(enumerate(sorted(ranks)), lambda item: item[1] - item[0])
+    texts = [[rank for _, rank in run] for _, run in runs]
+    return ",".join(
+        f"{one[0]}..{one[-1]}" if len(one) > 2 else ",".join(map(str, one)) for one in texts
+    )

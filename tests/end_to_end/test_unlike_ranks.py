@@ -14,6 +14,7 @@ START = """
 import torch, torch.distributed as dist
 dist.init_process_group("nccl")
 rank = dist.get_rank()
+torch.cuda.set_device(rank % torch.cuda.device_count())
 x, w = torch.ones(2**20, device="cuda"), torch.ones(1024, 1024, device="cuda")
 """
 MISMATCH = "    dist.broadcast(x, 0) if rank == 2 else dist.all_reduce(x)"
@@ -36,10 +37,14 @@ def forecast(
 @pytest.mark.parametrize(
     ("body", "count", "reported"),
     [
-        (MISMATCH, "8", "ranks 0, 1, 3 call all_reduce of 1,048,576 float32 at ranks.py:8, rank 2"),
-        (SIZE, "8", "at ranks.py:8, rank 2 calls all_reduce of 1,000 float32 at ranks.py:8"),
-        (BARRIER, "8", "rank 3 at ranks.py:9 waits for a barrier by ranks 0..2, but rank 1 has"),
-        ("    dist.all_reduce(x)", "9 if rank == 2 else 8", "for ranks 0, 1, 3; rank 0 has ended"),
+        (MISMATCH, "8", "ranks 0,1,3 call all_reduce of 1,048,576 float32 at ranks.py:9, rank 2"),
+        (SIZE, "8", "at ranks.py:9, rank 2 calls all_reduce of 1,000 float32 at ranks.py:9"),
+        (BARRIER, "8", "rank 3 at ranks.py:10 waits for a barrier by ranks 0..2, but rank 1 has"),
+        (
+            "    dist.all_reduce(x)",
+            "9 if rank == 2 else 8",
+            "for ranks 0,1,3; ranks 0,1,3 have ended",
+        ),
     ],
     ids=["another collective", "another size", "no barrier", "another number of loops"],
 )
@@ -75,8 +80,44 @@ def test_ranks_that_do_the_same_are_shown_once(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "found.json").read_text())["ranks_run"] == [0, 1, 2, 3]
 
 
-def test_of_more_than_sixteen_it_is_said_which_were_not_run(tmp_path: Path) -> None:
-    done = forecast(tmp_path, "    dist.all_reduce(x)", "--world-size", "32")
+def test_of_many_ranks_all_are_compared_with_those_that_were_run_whole(tmp_path: Path) -> None:
+    done = forecast(
+        tmp_path, "    dist.all_reduce(x)\n    if rank == 20: w @ w", "--world-size", "24"
+    )
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "            rank 31 does the same; 30 ranks not run: 1..30\n" in done.stdout
+    assert "slowest: rank 20" in done.stdout
+    assert "    ranks 1..19,21..23 do the same\n" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("body", "reported"),
+    [
+        (
+            "    dist.all_reduce(x, group=part) if rank != 18 else dist.reduce(x, 16, group=part)",
+            "ranks 16,17,19 call all_reduce of 1,048,576 float32 at ranks.py:10, rank 18 calls",
+        ),
+        (
+            "    dist.barrier() if rank != 2 else None",
+            "ranks 0,1,3..19 at ranks.py:10 wait for a barr",
+        ),
+    ],
+    ids=["another collective", "no barrier"],
+)
+def test_one_of_many_ranks_that_does_not_do_as_the_others_is_an_error_that_names_all(
+    body: str, reported: str, tmp_path: Path
+) -> None:
+    parts = "    if i == 0: part, _ = dist.new_subgroups(4)\n"
+    done = forecast(tmp_path, parts + body, "--world-size", "20", "--gpus-per-node", "4")
+
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert reported in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_ranks_of_a_host_that_all_use_its_first_gpu_are_refused_as_by_nccl(tmp_path: Path) -> None:
+    done = forecast(tmp_path, "    dist.all_reduce(torch.ones(8, device='cuda:0'))")
+
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "ranks 0..3 of one host run collectives on cuda:0 alike" in done.stdout

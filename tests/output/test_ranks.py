@@ -18,10 +18,9 @@ from neusight.output.ranks import (
     ranks_json,
     ranks_run,
     run_as_text,
-    run_text,
     slowest,
 )
-from neusight.predictors.clusters.placement import ranks_from
+from neusight.predictors.clusters.placement import ranges_text, ranks_from
 from neusight.recording.recording import Recording
 
 
@@ -109,4 +108,4 @@ def test_it_is_said_which_ranks_do_the_same_and_which_were_not_run() -> None:
 
 @given(st.sets(st.integers(0, 40), min_size=1))
 def test_ranks_as_ranges_are_read_back(ranks: set[int]) -> None:
-    assert ranks_from(run_text(ranks)) == tuple(sorted(ranks))
+    assert ranks_from(ranges_text(ranks)) == tuple(sorted(ranks))

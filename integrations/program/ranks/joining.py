@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ from neusight.failure import FAILURE_OPTION
 from neusight.integrations.program.guard.forking import text_of_end
 from neusight.integrations.program.recorded import Recorded
 from neusight.integrations.program.runner import Outcome
+from neusight.predictors.clusters.placement import ranges_text
+from neusight.predictors.errors import HangError, MismatchError
 
 if TYPE_CHECKING:
     from neusight.integrations.program.ranks.side_by_side import Ranks
@@ -40,10 +43,13 @@ def joined(ranks: Ranks, *, are_stated: bool) -> Recorded:
         one.outcome.is_interrupted for one in found.values()
     ):
         return _interrupted(next(iter(found.values()), None))
-    recordings = _cut(found)
-    if not are_stated:
-        recordings = _standing_for_all(recordings)
     first = next(iter(found.values()))
+    error = HangError(ranks.unmet) if ranks.unmet else _shared_device(found)
+    if error is not None:
+        return _refused(first, error)
+    recordings = _cut({rank: one for rank, one in found.items() if one.like is None})
+    if not are_stated:
+        recordings = _standing_for_all(recordings, found)
     outcome = Outcome(stopped_early=any(one.outcome.stopped_early for one in found.values()))
     return replace(
         first,
@@ -74,6 +80,35 @@ def _of_failed(recording: Recording | None, rank: int) -> Recording | None:
     return replace(recording, options={**recording.options, FAILURE_OPTION: failure})
 
 
+def _shared_device(found: Mapping[int, Recorded]) -> MismatchError | None:
+    """The error of ranks of one host whose collectives run on one GPU alone, the same."""
+    from neusight.recording.recording import DEVICES_OPTION
+
+    ranks: dict[tuple[int, str], list[int]] = defaultdict(list)
+    for rank, one in found.items():
+        if one.recording is not None:
+            device = one.recording.options.get(DEVICES_OPTION, "")
+            ranks[rank // one.recording.gpus_per_node, device].append(rank)
+    for (_, device), those in ranks.items():
+        if device and "," not in device and len(those) > 1:
+            return MismatchError(
+                f"ranks {ranges_text(those)} of one host run collectives on {device} alike, which "
+                'NCCL refuses ("Duplicate GPU detected"): call '
+                'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) first'
+            )
+    return None
+
+
+def _refused(first: Recorded, error: Exception) -> Recorded:
+    """What the first rank recorded, where ranks could not go on together."""
+    from neusight.failure import failure_options, failure_text
+
+    assert first.recording is not None
+    stated = {**first.recording.options, **failure_options(error)}
+    outcome = Outcome(failure_text(error), exit_code=1)
+    return replace(first, outcome=outcome, recording=replace(first.recording, options=stated))
+
+
 def _interrupted(first: Recorded | None) -> Recorded:
     """Nobody knows how far each rank came, so only the first one's steps are shown of."""
     outcome = Outcome(failure="interrupted", exit_code=ExitCode.INTERRUPTED)
@@ -82,13 +117,25 @@ def _interrupted(first: Recorded | None) -> Recorded:
     return replace(first, outcome=outcome)
 
 
-def _standing_for_all(recordings: Sequence[Recording]) -> list[Recording]:
-    """Those that do what no other does; the first says which ranks were run."""
-    from neusight.output.ranks import RUN_OPTION, run_text
-    from neusight.timeline.ranks.similarity import distinct
+def _standing_for_all(
+    recordings: Sequence[Recording], found: Mapping[int, Recorded]
+) -> list[Recording]:
+    """Those that do what no other does; the first says which ranks were run. The collectives of all
+    where the ranks of a group do not make the same: an error of theirs is to name each."""
+    from neusight.output.ranks import RUN_OPTION
+    from neusight.timeline.ranks.similarity import calls_agree, collectives_of, distinct
 
-    first, *others = distinct(recordings)
-    text = run_text([recording.rank for recording in recordings])
+    text = ranges_text(found)
+    kept = distinct(recordings)
+    if len(recordings) < len(found):
+        all_calls = _cut(
+            {
+                rank: replace(one, recording=one.recording and collectives_of(one.recording))
+                for rank, one in found.items()
+            }
+        )
+        kept = kept if calls_agree(all_calls) else all_calls
+    first, *others = kept
     return [replace(first, options={**first.options, RUN_OPTION: text}), *others]
 
 

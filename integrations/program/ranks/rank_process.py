@@ -33,7 +33,7 @@ _CHUNK_BYTES = 2**16
 #: How a rank ended: by itself, stopped early as its steps were steady, or in failure.
 RankEnd = Literal["well", "early", "failed"]
 
-#: Does a rank's program; how it ended, and what there is to tell.
+#: Does a rank's program; how it ended, and what it reports.
 RankWork = Callable[[int, Link], tuple[RankEnd, Any]]
 
 
@@ -48,12 +48,14 @@ class Done:
 
 @dataclass
 class _Output:
-    """What a rank prints, and where it is shown: with the rank's number before each line."""
+    """What a rank prints, and where it is shown: with the rank's number before each line. Lines
+    that are not to be shown yet are `kept`."""
 
     descriptor: int
     shown: TextIO | None
     rank: int
     rest: bytes = b""
+    kept: list[bytes] | None = None
 
     def read(self) -> bool:
         """Shows what is there by now; False once there will be no more."""
@@ -67,8 +69,16 @@ class _Output:
             self._show(line)
         return bool(data)
 
+    def show_kept(self) -> None:
+        """Shows what was kept, and keeps nothing more."""
+        kept, self.kept = self.kept, None
+        for line in kept or ():
+            self._show(line)
+
     def _show(self, line: bytes) -> None:
-        if line.strip() and self.shown is not None:
+        if self.kept is not None:
+            self.kept.append(line)
+        elif line.strip() and self.shown is not None:
             text = line.rstrip(b"\r\n").decode(errors="replace")
             self.shown.write(f"[rank {self.rank}] {text}\n")
             self.shown.flush()
@@ -96,9 +106,10 @@ class RankProcess:
         others: Sequence[RankProcess],
         interrupt: Any,
         is_first: bool,
+        is_shown: bool,
     ) -> RankProcess:
         """Forks a process that does the work; `interrupt` handles Ctrl-C there. What others than
-        the first print is shown with the rank's number."""
+        the first print is shown with the rank's number, or kept."""
         for stream in filter(None, (sys.stdout, sys.stderr)):
             stream.flush()
         own, theirs = socket.socketpair()
@@ -123,7 +134,7 @@ class RankProcess:
         outputs = []
         for _, shown, (reading, writing) in pipes:
             os.close(writing)
-            outputs.append(_Output(reading, shown, rank))
+            outputs.append(_Output(reading, shown, rank, kept=None if is_shown else []))
         return cls(rank, pid, own, os.pidfd_open(pid), outputs)
 
     @property
@@ -151,6 +162,11 @@ class RankProcess:
             output for output in self.outputs if output.descriptor not in ready or output.read()
         ]
 
+    def show_kept(self) -> None:
+        """Shows what it printed so far and was kept."""
+        for output in self.outputs:
+            output.show_kept()
+
     def next_request(self) -> Any:
         """What it asks; None where it has no more to ask: its last words are kept in `done`."""
         message = receive(self.connection)
@@ -161,7 +177,7 @@ class RankProcess:
             message = None
         return message
 
-    def tell(self, message: object) -> None:
+    def send(self, message: object) -> None:
         """Answers it; one that has ended meanwhile needs no answer."""
         with suppress(OSError):
             send(self.connection, message)
@@ -208,7 +224,7 @@ def _be_rank(
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, RELAY])
         leave_exit_to_parent()
         _send_result(rank, work, connection, own)
-    except BaseException:  # there is nobody above to tell
+    except BaseException:  # nothing above would report it
         if os.getpid() == own:
             sys.excepthook(*sys.exc_info())
     finally:

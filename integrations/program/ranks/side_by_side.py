@@ -1,4 +1,4 @@
-"""Runs ranks of one program side by side, a process each, and carries what they tell each other."""
+"""Runs ranks of one program side by side, a process each, and carries their messages."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from types import FrameType
 from typing import Any
 
@@ -27,18 +28,25 @@ MOST_RANKS = 64
 @dataclass
 class Ranks:
     """What became of each rank, in the order in which they began. `failed` is the first that
-    failed, if one did."""
+    failed, if one did, `unmet` who waits for what a rank never sent, in words."""
 
     processes: dict[int, RankProcess] = field(default_factory=dict)
     failed: int | None = None
+    unmet: str = ""
 
 
 def run_side_by_side(
-    work: RankWork, *, ranks: Sequence[int], last: int | None = None, wait_s: float
+    work: RankWork,
+    *,
+    ranks: Sequence[int],
+    last: int | None = None,
+    others: Callable[[Ranks], Iterable[int]] = lambda ranks: (),
+    wait_s: float,
 ) -> Ranks:
     """Runs these ranks, and what became of them. With `last` those that they exchange anything with
-    run as well, and then the last rank with its own. A wait for a key that nobody sets ends after
-    `wait_s`. The first rank that fails ends all others.
+    run as well, and the last rank where nobody can go on without it; then `others`, which knows
+    what became of the first, a few at a time, each with its own. A wait for a key that nobody sets
+    ends after `wait_s`. The first rank that fails ends all others.
 
     OptionError where more than 64 ranks exchange something with each other.
     """
@@ -48,9 +56,8 @@ def run_side_by_side(
             for rank in ranks:
                 server.begin(rank)
             server.serve()
-            if last is not None and last not in server.ranks.processes and server.goes_on:
-                server.begin(last)
-                server.serve()
+            if last is not None and server.goes_on:
+                server.run_in_turn(others(server.ranks))
             return server.ranks
     finally:
         gc.unfreeze()
@@ -63,6 +70,7 @@ class _Server:
         self.ranks = Ranks()
         self._work = work
         self._follows = last is not None
+        self._shows_all = True
         self._wait_s = wait_s
         self._exchange = MessageServer(self.begin if self._follows else None, reserve=last)
         self._waiting_since: dict[int, float] = {}
@@ -97,10 +105,23 @@ class _Server:
         """Whether there is a reason to run more ranks."""
         return self.ranks.failed is None and not self._is_interrupted
 
+    def run_in_turn(self, ranks: Iterable[int]) -> None:
+        """Runs these, as many at a time as there are cores. What they print is shown of one that
+        fails."""
+        waiting = iter(ranks)
+        self._shows_all = False
+        while self.goes_on and (chosen := list(islice(waiting, len(os.sched_getaffinity(0))))):
+            for rank in chosen:
+                if rank not in self.ranks.processes:
+                    self.begin(rank)
+            self.serve()
+        if self.goes_on:
+            self.ranks.unmet = self._exchange.unmet()
+
     def begin(self, rank: int) -> None:
         """Runs a rank from now on."""
         processes = self.ranks.processes
-        if self._follows and len(processes) >= MOST_RANKS:
+        if self._follows and len(self._live) >= MOST_RANKS:
             raise OptionError(
                 f"more than {MOST_RANKS} ranks send to and receive from each other, beginning with "
                 f"rank {next(iter(processes))}; say which to run: --rank 0,1,2"
@@ -112,6 +133,7 @@ class _Server:
             others=self._live,
             interrupt=self._interrupt,
             is_first=not processes,
+            is_shown=self._shows_all,
         )
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
@@ -159,6 +181,7 @@ class _Server:
             self._exchange.end(process.rank, end)
         elif self.ranks.failed is None:
             self.ranks.failed = process.rank
+            process.show_kept()
             self._kill(but=process)
 
     def _kill(self, *, but: RankProcess | None = None) -> None:
@@ -170,9 +193,9 @@ class _Server:
         """Tells ranks what they wait for."""
         answers, self._exchange.answers = self._exchange.answers, []
         for rank, answer in answers:
-            self.ranks.processes[rank].tell(answer)
+            self.ranks.processes[rank].send(answer)
 
-    # -- patience ---------------------------------------------------------------------------------
+    # -- waiting ----------------------------------------------------------------------------------
 
     def _timeout_ms(self) -> int | None:
         """How long to wait for anything to happen; None: forever."""

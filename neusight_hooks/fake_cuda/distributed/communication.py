@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ import torch.distributed as dist
 
 from neusight.fake_cuda.distributed.groups import Groups
 from neusight.recording.call_stack import CallStack, call_site
+from neusight.recording.recording import DEVICES_OPTION
 from neusight.recording.tape import TapedOp
 from neusight.recording.tensor import ForecastTensor
 
@@ -86,6 +88,7 @@ class Communication:
         self._unfinished: dict[int, _Unfinished] = {}
         self._works: deque[PendingWork] = deque(maxlen=_KEPT_WORKS)
         self._batch: _Batch | None = None
+        self._devices: set[int] = set()
         self._stacks: dict[str, CallStack] = {}  # equal lines are one object
         #: Ends that each op is looked at, while one is.
         self._stop_watching: Callable[[], None] | None = None
@@ -122,6 +125,7 @@ class Communication:
         holds `held` until it is waited for."""
         if transfer is not None:
             self._meet(transfer.peer)
+        self._note_devices(held or written)
         batch = self._batch
         if batch is not None:
             batch.records.append(record)
@@ -138,6 +142,17 @@ class Communication:
         work = PendingWork(self, held, self._recorder.tape.record_event(stream), stream)
         self._own(written, work, op)
         return self._kept(work)
+
+    def _note_devices(self, tensors: Sequence[ForecastTensor]) -> None:
+        """Keeps which of the GPUs that the program sees its collectives run on."""
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        if visible and "," not in visible:
+            return  # the program's first GPU is whichever its launcher chose
+        found = {tensor.device.index for tensor in tensors} - self._devices
+        if found:
+            self._devices |= found
+            names = ",".join(f"cuda:{index}" for index in sorted(self._devices))
+            self._recorder.options[DEVICES_OPTION] = names
 
     def _record(self, record: Callable[[], object]) -> None:
         """Puts a collective on the tape, always with the program's line: what ranks do not agree

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Collection
 from typing import NamedTuple
 
+from neusight.predictors.clusters.placement import ranges_text
 from neusight.predictors.errors import MismatchError
 from neusight.recording.recording import OpCall
 from neusight.timeline.ranks.groups import Part, parts_of
@@ -93,17 +94,22 @@ def _mismatch(came: list[Appointment]) -> MismatchError:
     for one in sorted(came, key=lambda found: found.rank):
         ranks.setdefault(str(one), []).append(one.rank)
     calls = [
-        f"{_rank_text(callers)} {'call' if len(callers) > 1 else 'calls'} {call}"
+        f"{rank_text(callers)} {'call' if len(callers) > 1 else 'calls'} {call}"
         for call, callers in ranks.items()
     ]
     missing = sorted(set(came[0].ranks) - {one.rank for one in came})
     if missing:
-        calls.append(f"{_rank_text(missing)} did not come to it")
+        calls.append(f"{rank_text(missing)} did not come to it")
     return MismatchError(
         f"{came[0].place}: {', '.join(calls)}. All its ranks must make the same calls in the same "
         "order; a cluster would hang here, or mix up the data."
     )
 
 
-def _rank_text(ranks: list[int]) -> str:
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+def rank_text(ranks: Collection[int]) -> str:
+    """Ranks with the word before them.
+
+    >>> rank_text([0, 1, 2, 5])
+    'ranks 0..2,5'
+    """
+    return f"rank{'s' * (len(ranks) > 1)} {ranges_text(ranks)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isclose
 
 from neusight.recording.recording import (
@@ -16,6 +16,7 @@ from neusight.recording.recording import (
     Step,
     TensorSpec,
 )
+from neusight.timeline.ranks.cutting import cut_alike
 from neusight.timeline.ranks.groups import parts_of
 
 #: Ops whose output is as long as their input's values say.
@@ -130,7 +131,7 @@ def distinct(recordings: Sequence[Recording]) -> list[Recording]:
     """Those that stand for all of them, in their order: the first, and each later one that does
     what none before it does, with the ranks that they send to and receive from. All of them where
     the ranks of a group do not make the same calls: an error of theirs is to name each."""
-    if not _calls_agree(recordings):
+    if not calls_agree(recordings):
         return list(recordings)
     peers = {recording.rank: peers_of(recording) for recording in recordings}
     works = {recording.rank: work_of(recording) for recording in recordings}
@@ -139,6 +140,29 @@ def distinct(recordings: Sequence[Recording]) -> list[Recording]:
         if not any(work.is_like(works[other]) for other in kept):
             kept |= connected(rank, peers)
     return [recording for recording in recordings if recording.rank in kept]
+
+
+def is_like(recording: Recording, other: Recording, *, are_cut: bool) -> bool:
+    """Whether two ranks do the same; where both `are_cut`, as far as both came."""
+    ranks = (recording.rank, other.rank)
+    one, another = cut_alike((recording, other), stopped=ranks if are_cut else ())
+    return work_of(one).is_like(work_of(another))
+
+
+def collectives_of(recording: Recording) -> Recording:
+    """The recording without all that no other rank takes part in."""
+    steps = tuple(
+        replace(
+            step,
+            entries=tuple(
+                entry
+                for entry in step.entries
+                if isinstance(entry, OpCall) and parts_of(entry, recording.rank)
+            ),
+        )
+        for step in recording.steps
+    )
+    return replace(recording, steps=steps)
 
 
 def connected(rank: int, peers: Mapping[int, Sequence[int]]) -> frozenset[int]:
@@ -159,7 +183,7 @@ def connected(rank: int, peers: Mapping[int, Sequence[int]]) -> frozenset[int]:
 _Calls = list[tuple[tuple[tuple[str, ...], ...], int]]
 
 
-def _calls_agree(recordings: Sequence[Recording]) -> bool:
+def calls_agree(recordings: Sequence[Recording]) -> bool:
     """Whether all ranks that are to meet in a call make the same calls in the same order."""
     ranks = {recording.rank for recording in recordings}
     members: dict[tuple[str, ...], set[int]] = {}

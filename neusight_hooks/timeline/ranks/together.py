@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from neusight.predictors.errors import HangError, MismatchError
@@ -9,7 +10,7 @@ from neusight.recording.recording import Entry, OpCall, Recording, Replay, Synch
 from neusight.timeline.host import HostProfile
 from neusight.timeline.launches import Pricing
 from neusight.timeline.ranks.alignment import aligned, unfolded
-from neusight.timeline.ranks.meetings import Meetings
+from neusight.timeline.ranks.meetings import Meetings, rank_text
 from neusight.timeline.ranks.rank_schedule import RankSchedule
 from neusight.timeline.spans import Timeline
 
@@ -75,20 +76,21 @@ def _scheduled(
 
 def _hang_text(ranks: Sequence[RankSchedule], meetings: Meetings) -> str:
     """Who waits for whom, in which call, and where."""
-    lines: list[str] = []
+    waiting: dict[str, list[int]] = defaultdict(list)
     for rank in ranks:
         for appointment in rank.waiting():
-            missing = ", ".join(map(str, meetings.missing(appointment)))
-            plural = "s" if "," in missing else ""
-            lines.append(
-                f"rank {rank.rank} waits in {appointment} ({appointment.place}) for rank{plural} "
-                f"{missing}"
-            )
-    for rank in ranks:
-        if rank.is_done:
-            lines.append(f"rank {rank.rank} has ended and makes no such call")
-        elif rank.blocked_at is not None and not rank.waiting():
-            lines.append(f"rank {rank.rank} waits for its GPU{_site_of(rank.blocked_at)}")
+            missing = rank_text(meetings.missing(appointment))
+            waiting[f"in {appointment} ({appointment.place}) for {missing}"].append(rank.rank)
+        if not rank.is_done and rank.blocked_at is not None and not rank.waiting():
+            waiting[f"for its GPU{_site_of(rank.blocked_at)}"].append(rank.rank)
+    lines = [
+        f"{rank_text(those)} wait{'s' * (len(those) == 1)} {what}"
+        for what, those in waiting.items()
+    ]
+    ended = [rank.rank for rank in ranks if rank.is_done]
+    if ended:
+        verbs = "have ended and make" if len(ended) > 1 else "has ended and makes"
+        lines.append(f"{rank_text(ended)} {verbs} no such call")
     reported = "; ".join(lines[:_MOST_SHOWN])
     more = f"; and {len(lines) - _MOST_SHOWN} more" if len(lines) > _MOST_SHOWN else ""
     return f"no rank can continue, and a cluster would hang here until {_LIMIT}: {reported}{more}"

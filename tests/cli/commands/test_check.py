@@ -327,6 +327,7 @@ import torch, torch.distributed as dist
 
 dist.init_process_group("nccl")
 rank = dist.get_rank()
+torch.cuda.set_device(rank)
 model = torch.nn.Linear(64, 64).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(4):
@@ -350,5 +351,5 @@ def test_a_collective_that_one_rank_never_comes_to_fails_with_its_line(
     reported = capsys.readouterr().out
     assert code == 3
     assert "HangError" in reported
-    assert "rank 0 waits in all_reduce of 1 float32 at train.py:12" in reported
+    assert "rank 0 waits in all_reduce of 1 float32 at train.py:13" in reported
     assert "HangError" in Path("report.json").read_text()

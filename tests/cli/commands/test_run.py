@@ -125,7 +125,7 @@ def test_advice_and_rates_are_in_the_json(tmp_path: Path) -> None:
 def test_stages_that_run_side_by_side_have_a_trace_and_a_chakra_trace_each(tmp_path: Path) -> None:
     (tmp_path / "stages.py").write_text(
         "import torch\nimport torch.distributed as dist\n"
-        "dist.init_process_group('nccl')\nrank = dist.get_rank()\n"
+        "dist.init_process_group('nccl')\nrank = dist.get_rank()\ntorch.cuda.set_device(rank)\n"
         "x = torch.ones(64, 1024, device='cuda')\nw = torch.ones(1024, 1024, device='cuda')\n"
         "for step in range(4):\n"
         "    if rank == 1:\n        dist.recv(x, 0)\n"

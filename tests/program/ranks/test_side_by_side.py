@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from typing import Any
 
@@ -26,7 +27,7 @@ def answers(ranks: Ranks) -> dict[int, Any]:
     }
 
 
-def test_ranks_exchange_letters() -> None:
+def test_ranks_exchange_messages() -> None:
     def work(rank: int, link: Link) -> tuple[RankEnd, Any]:
         other = 1 - rank
         link.post({box(rank, other): b"from %d" % rank})
@@ -38,15 +39,46 @@ def test_ranks_exchange_letters() -> None:
     assert ranks.failed is None
 
 
-def test_peers_run_as_well_and_then_the_last_rank() -> None:
+def test_peers_run_as_well_and_then_the_others_that_did_not() -> None:
     def work(rank: int, link: Link) -> tuple[RankEnd, Any]:
         if rank < 2:
             link.require_rank(rank + 1)
         return "early", rank
 
-    ranks = run_side_by_side(work, ranks=[0], last=7, wait_s=60)
+    ranks = run_side_by_side(
+        work, ranks=[0], last=7, others=lambda found: [7, *found.processes, 5], wait_s=60
+    )
 
-    assert list(answers(ranks).items()) == [(0, 0), (1, 1), (2, 2), (7, 7)]
+    assert list(answers(ranks).items()) == [(0, 0), (1, 1), (2, 2), (7, 7), (5, 5)]
+
+
+def test_what_others_print_is_kept_until_one_fails(capfd: pytest.CaptureFixture[str]) -> None:
+    def work(rank: int, link: Link) -> tuple[RankEnd, Any]:
+        print("line of", rank, flush=True)
+        return ("failed" if rank == 5 else "well"), None
+
+    run_side_by_side(work, ranks=[0], last=7, others=lambda found: [3, 7, 4, 5], wait_s=60)
+
+    assert capfd.readouterr().out == "line of 0\n[rank 5] line of 5\n"
+
+
+def test_who_went_on_without_what_a_later_rank_never_sent_is_named() -> None:
+    def box_of(source: int) -> Inbox:
+        return Inbox("a barrier", "world", source)
+
+    def work(rank: int, link: Link) -> tuple[RankEnd, Any]:
+        if rank != 2:
+            link.post({box_of(rank): b""})
+            link.take([box_of(one) for one in range(4) if one != rank], may_be_missing=True)
+        return "well", None
+
+    ranks = run_side_by_side(work, ranks=[0], last=3, others=lambda found: range(1, 4), wait_s=60)
+
+    assert re.fullmatch(
+        r"no rank can continue: ranks 0,1,3 at test_side_by_side.py:\d+ wait for a barrier by "
+        "rank 2, which has ended",
+        ranks.unmet,
+    )
 
 
 def test_what_other_ranks_than_the_first_print_has_their_number(

@@ -46,7 +46,7 @@ def test_ranks_that_call_different_things_are_all_named_with_their_lines() -> No
 
     assert meetings.complete_ns(appointment) is None
     assert str(meetings.mismatch()).startswith(
-        "process group '0', call 1: ranks 0, 2 call all_reduce of 8 float32 at train.py:88, rank 1 "
+        "process group '0', call 1: ranks 0,2 call all_reduce of 8 float32 at train.py:88, rank 1 "
         "calls all_gather_into_tensor of 8 float32 at train.py:91, rank 3 did not come to it."
     )
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from neusight.fake_cuda.distributed.rank import ranks_text
+from neusight.predictors.clusters.placement import ranges_text
 
 #: Ends the name of a store before a key of it.
 NAME_END = "\n"
@@ -78,12 +79,14 @@ class MessageServer:
     it; without `start` the ranks are those that were begun, and all others are omitted. Who
     waits is answered through `answers`, which is to be emptied after each call. What is answered
     does not depend on who is quicker: that a rank is not run counts only once nobody can go on.
+    With `start`, where ranks run one after the other, one that has ended counts as one that is not
+    run; `unmet` says of which that was wrong.
     """
 
     def __init__(
         self, start: Callable[[int], None] | None = None, reserve: int | None = None
     ) -> None:
-        #: What waiting ranks are to be told by now.
+        #: What is to be sent to waiting ranks by now.
         self.answers: list[tuple[int, Reply]] = []
         self._start = start
         self._reserve = reserve
@@ -94,6 +97,8 @@ class MessageServer:
         self._inbox_states: dict[Inbox, _InboxState] = defaultdict(_InboxState)
         self._store: dict[str, bytes] = {}
         self._queues: dict[str, deque[bytes]] = defaultdict(deque)
+        #: Messages that a rank went on without: how many, and the last line.
+        self._omitted: dict[tuple[Inbox, int], tuple[int, str]] = {}
 
     # -- who runs ---------------------------------------------------------------------------------
 
@@ -123,7 +128,7 @@ class MessageServer:
         self._is_interrupted = True
         self._reply_to_waiting()
 
-    # -- letters ----------------------------------------------------------------------------------
+    # -- messages ---------------------------------------------------------------------------------
 
     def post(self, messages: Sequence[tuple[Inbox, bytes]]) -> None:
         """Leaves a message in each of the inboxes."""
@@ -209,7 +214,7 @@ class MessageServer:
     # -- answering --------------------------------------------------------------------------------
 
     def _reply_to_waiting(self) -> None:
-        """Tells all who can be told; where nobody can go on, those who are to do without."""
+        """Answers all that can be; where no rank can go on, those that continue without."""
         if self._is_interrupted:
             for rank in self._waiting:
                 self._reply(rank, Reply("interrupt"))
@@ -269,16 +274,38 @@ class MessageServer:
             if isinstance(wanted, StoreKeys) or not wanted.may_be_missing:
                 continue
             there = [one for one in wanted.inboxes if self._has_message(one, rank)]
-            absent = [one for one in wanted.inboxes if one.source not in self.run]
+            absent = [one for one in wanted.inboxes if one not in there and self._is_absent(one)]
             if len(there) + len(absent) == len(wanted.inboxes):
+                for one in absent:
+                    count, _ = self._omitted.get((one, rank), (0, ""))
+                    self._omitted[one, rank] = (count + 1, waiting.site)
                 del self._waiting[rank]
                 self._reply(rank, Reply("value", self._read(there, rank)))
                 done = True
         return done
 
+    def _is_absent(self, inbox: Inbox) -> bool:
+        return inbox.source not in (self.run if self._start is None else self._live)
+
+    def unmet(self) -> str:
+        """Which ranks went on without what another one that was run never sent, though it came to
+        its end, in words; "" where there are none."""
+        waiting: dict[tuple[str, str, int], list[int]] = defaultdict(list)
+        for (inbox, reader), (count, site) in self._omitted.items():
+            box = self._inbox_states[inbox]
+            is_missing = box.num_read[reader] + count > box.num_posted
+            if is_missing and self._ended.get(inbox.source) == "well":
+                waiting[inbox.what, site, inbox.source].append(reader)
+        lines = [
+            f"rank{'s' * (len(ranks) > 1)} {ranges_text(ranks)} at {site} "
+            f"wait{'s' * (len(ranks) == 1)} for {what} by rank {source}, which has ended"
+            for (what, site, source), ranks in waiting.items()
+        ]
+        return f"no rank can continue: {'; '.join(lines)}" if lines else ""
+
     def _end_all(self) -> None:
         """Nobody can go on. Where one was stopped early, its partners are to stop too; else it is
-        an error of all, told to one: with it the others are ended."""
+        an error of all, sent to one: with it the others are ended."""
         if "early" in self._ended.values():
             for rank in self._waiting:
                 self._reply(rank, Reply("stop"))
@@ -328,6 +355,6 @@ def _words(rank: int, waiting: _Waiting) -> str:
         keys = ", ".join(f'"{key.rpartition(NAME_END)[2]}"' for key in wanted.keys)
         return f"{where} waits for the key {keys}"
     sources = sorted(one.source for one in wanted.inboxes)
-    what = wanted.inboxes[0].what if wanted.inboxes else "letters"
+    what = wanted.inboxes[0].what if wanted.inboxes else "messages"
     names = "rank" if len(sources) == 1 else "one of ranks" if wanted.is_any else "ranks"
     return f"{where} waits for {what} by {names} {ranks_text(sources)}"
