@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Literal
 
 import pytest
@@ -134,6 +135,16 @@ def test_gradients_of_volumes_are_slow_on_hopper_under_the_cudnn_of_torch_2_9() 
 
     assert volume_us("cudnn_9_10", "H100") > 2 * volume_us("", "H100")
     assert volume_us("cudnn_9_10", "A100") == volume_us("", "A100")
+
+
+def test_groups_of_channels_last_images_are_slow_under_the_cudnn_of_torch_2_5() -> None:
+    size = ConvolutionSize(10, 240, 120, 3, (224, 224), (224, 224), (1, 1), (1, 1), "forward")
+    new = Kernel.convolution(size, dtype="float32", compute="tf32", layout="channels_last")
+    old = replace(new, variant="cudnn_9_1")
+
+    there, here = convolution_timings([old, new], find_gpu("H100"), sustained=False)
+
+    assert there.time_us > 2 * here.time_us
 
 
 def test_without_tensor_cores_a_strided_gradient_passes_over_idle_taps_where_taps_overlap() -> None:

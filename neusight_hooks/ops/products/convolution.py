@@ -188,6 +188,8 @@ def _variant(size: ConvolutionSize, math: MathMode, dilation: Sequence[int]) -> 
         return "dilated"
     if is_slow_volume:
         return "cudnn_9_10"
+    if 1 < size.groups < size.in_channels and math.torch < oldest and not math.miopen:
+        return "cudnn_9_1"
     return "fastest" if math.cudnn_benchmark else ""
 
 

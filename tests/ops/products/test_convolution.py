@@ -117,6 +117,25 @@ def test_convolutions_of_volumes_say_which_cudnn_they_run_on() -> None:
     assert kernels(convolution("float32"), MathMode(torch=(2, 9)))[0].variant == ""
 
 
+@pytest.mark.parametrize(("groups", "old"), [(1, ""), (4, "cudnn_9_1"), (16, "")])
+def test_convolutions_of_groups_but_depthwise_say_that_their_cudnn_is_old(
+    groups: int, old: str
+) -> None:
+    grouped = call(
+        "convolution",
+        spec(8, 16, 32, 32),
+        input_=spec(8, 16, 32, 32),
+        weight=spec(16, 16 // groups, 1, 1),
+        bias=None,
+        stride=(1, 1),
+        transposed=False,
+        groups=groups,
+    )
+    modes = [MathMode(torch=(2, 5)), MathMode(torch=(2, 9)), MathMode(torch=(2, 5), miopen=True)]
+
+    assert [kernels(grouped, mode)[0].variant for mode in modes] == [old, "", ""]
+
+
 @pytest.mark.parametrize(
     ("stride", "dilation", "variant"), [(2, 2, "dilated"), (2, 1, ""), (1, 2, "dilated")]
 )
