@@ -3,11 +3,13 @@
     python benchmarks/multi_gpu.py                    every case that a recipe reaches, a line each
     python benchmarks/multi_gpu.py --only torchtitan  those with this in their source or name
     python benchmarks/multi_gpu.py --csv benchmarks/results/multi_gpu.csv
+    python benchmarks/multi_gpu.py --mechanisms benchmarks/results/multi_gpu_mechanisms.csv
+                                                      errors without each mechanism as well
 
 Each case is a script in `recipes/`, written from what its source says of it (wrapper, precision,
-recomputation, batch, optimizer), forecast for one of its ranks. What ran is kept under `--results`
-(delete the folder after a change outside of `recipes/`). Nothing is fitted to these figures. Needs
-the extra `[test]`.
+recomputation, batch, optimizer), forecast for one of its ranks. Recordings are kept under
+`--results` (delete the folder after a change of how programs are recorded). Nothing is fitted to
+these figures. Needs the extra `[test]`.
 """
 
 from __future__ import annotations
@@ -15,13 +17,13 @@ from __future__ import annotations
 import argparse
 import csv
 import io
-import json
 import os
 import subprocess
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -29,7 +31,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from neusight.forecast import Forecast
 from neusight.integrations.cli.planning.processes import LostWorker, in_processes, num_cores
+from neusight.predictors.clusters.named import with_cards
+from neusight.predictors.physics.communication.system import system_of
+from neusight.timeline.ranks import contention
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 PUBLISHED = SHARED / "e2e_published_dev.csv"
@@ -210,24 +216,65 @@ def _figure(row: dict[str, str]) -> float:
 # -- forecasts -------------------------------------------------------------------------------------
 
 
-def forecast(folder: Path, run: Run) -> dict[str, Any]:
-    """What `neusight run --json` says of it; kept in the folder."""
+def forecast(folder: Path, task: tuple[Run, str]) -> dict[str, Any]:
+    """What `neusight run --json` says of it, without a mechanism of `_REPLACED` if one is named;
+    the recording is kept in the folder."""
+    run, without = task
     texts = [repr(run), *(p.read_text() for p in (RECIPES / run.script, RECIPES / _SHARED))]
-    path = folder / f"{sha256(''.join(texts).encode()).hexdigest()[:16]}.json"
+    path = folder / f"{sha256(''.join(texts).encode()).hexdigest()[:16]}.rec"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         [command, *words] = run.words
         environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
         done = subprocess.run(
-            [sys.executable, "-m", "neusight", command, "--json", str(path), *words],
+            [sys.executable, "-m", "neusight", command, "--save", str(path), *words],
             capture_output=True, text=True, env=environment, check=False,
         )  # fmt: skip
         if done.returncode:
             path.unlink(missing_ok=True)
             lines = done.stderr.strip().splitlines()
             return {"failure": lines[-1] if lines else f"status {done.returncode}"}
-    document: dict[str, Any] = json.loads(path.read_text())
-    return document
+    with ExitStack() as undo:
+        for module, name, other in _REPLACED.get(without, ()):
+            undo.callback(setattr, module, name, getattr(module, name))
+            setattr(module, name, other)
+        return _priced(Forecast.load(path), run, without).to_json()
+
+
+def _priced(saved: Forecast, run: Run, without: str) -> Forecast:
+    network = run.network_gbps.removesuffix(":ecmp" if without == "paths by a hash" else "-")
+    topology = with_cards(network, system_of(saved.gpu), 8) if network else None
+    version = "" if without == "version of torch" else run.torch
+    if without == "version of torch":
+        saved = Forecast(saved.recording.as_torch(saved.recording.torch_version), saved.options)
+    return saved.on(
+        saved.gpu,
+        predictor="tiled_burst" if without == "sustained clocks" else None,
+        host=f"torch={version}" if version else None,
+        topology=topology,
+    )
+
+
+#: What can be left out of the prices of a step, and what stands there then.
+_REPLACED: dict[str, tuple[tuple[Any, str, Any], ...]] = {
+    "links shared": (
+        (contention, "shared_times_ns", lambda flows: [flow.alone_ns for flow in flows]),
+    ),
+    "SMs and DRAM taken": ((contention, "_cost_ns", lambda span, other: 0.0),),
+    "slowest of hosts": ((contention, "slowest_share", lambda num_hosts: 0.0),),
+    "sustained clocks": (),
+    "version of torch": (),
+    "paths by a hash": (),
+}
+
+
+def _matters(run: Run, mechanism: str) -> bool:
+    """Whether the run has anything that the mechanism acts on."""
+    if mechanism == "version of torch":
+        return bool(run.torch)
+    if mechanism == "slowest of hosts":
+        return run.world_size > 8
+    return mechanism != "paths by a hash" or run.network_gbps.endswith(":ecmp")
 
 
 def _forecast_figure(case: Case, document: dict[str, Any]) -> tuple[float, bool]:
@@ -265,10 +312,13 @@ class Result:
         return self.forecast / self.case.value - 1.0
 
 
-def results(found: list[Case], folder: Path, jobs: int) -> Iterator[Result | tuple[Case, str]]:
+def results(
+    found: list[Case], folder: Path, jobs: int, without: str = ""
+) -> Iterator[Result | tuple[Case, str]]:
     """Each case with its forecast, or with the reason why there is none."""
     runs = list(dict.fromkeys(case.run for case in found))
-    for position, document in in_processes(partial(forecast, folder), runs, at_once=jobs):
+    tasks = [(run, without) for run in runs]
+    for position, document in in_processes(partial(forecast, folder), tasks, at_once=jobs):
         if isinstance(document, LostWorker):
             document = {"failure": document.failure}
         for case in found:
@@ -349,6 +399,29 @@ def csv_text(done: list[Result]) -> str:
     return stream.getvalue()
 
 
+def mechanisms_text(done: list[Result], folder: Path, jobs: int) -> str:
+    """A row for each source and mechanism: the errors of the cases whose forecast it changes, with
+    and without it."""
+    lines = ["source,mechanism,rows,median_error_percent,without_percent,signed_percent,"
+             "signed_without_percent"]  # fmt: skip
+    whole = {result.case: result for result in done if not result.case.is_memory}
+    for mechanism in _REPLACED:
+        found = [case for case in whole if _matters(case.run, mechanism)]
+        other = [
+            result
+            for result in results(found, folder, jobs, mechanism)
+            if isinstance(result, Result) and result.forecast != whole[result.case].forecast
+        ]
+        for (source, _), own in sorted(_by_source(other).items()):
+            pairs = [(whole[result.case].error, result.error) for result in own]
+            absolute = [100 * median(abs(pair[at]) for pair in pairs) for at in (0, 1)]
+            signed = [100 * median(pair[at] for pair in pairs) for at in (0, 1)]
+            figures = ",".join(f"{value:.1f}" for value in (*absolute, *signed))
+            lines.append(f"{source},{mechanism},{len(own)},{figures}")
+            print(lines[-1], flush=True)
+    return "\n".join(lines) + "\n"
+
+
 def _by_source(done: list[Result]) -> dict[tuple[str, bool], list[Result]]:
     found: dict[tuple[str, bool], list[Result]] = {}
     for result in done:
@@ -363,6 +436,7 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--jobs", type=int, default=num_cores(), help="forecasts at once")
     parser.add_argument("--csv", type=Path, help="write the errors by source there")
+    parser.add_argument("--mechanisms", type=Path, help="write the errors without each there")
     options = parser.parse_args()
     if not PUBLISHED.exists():
         print(f"skipped: there are no published figures at {SHARED}")
@@ -391,6 +465,9 @@ def main() -> int:
         print(f"not run  {count} of {reason}")
     if options.csv:
         options.csv.write_text(csv_text(done), encoding="utf-8")
+    if options.mechanisms:
+        text = mechanisms_text(done, options.results, options.jobs)
+        options.mechanisms.write_text(text, encoding="utf-8")
     return 0
 
 
