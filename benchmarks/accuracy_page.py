@@ -1,7 +1,7 @@
-"""Writes ACCURACY.md from accuracy_page.txt and the tables in benchmarks/results, in seconds.
+"""Writes ACCURACY.md and results/README.md from templates and the tables in benchmarks/results.
 
-    python benchmarks/accuracy_page.py            writes the page
-    python benchmarks/accuracy_page.py --check    exit code 1 where the page is another one
+    python benchmarks/accuracy_page.py            writes both pages, in seconds
+    python benchmarks/accuracy_page.py --check    exit code 1 where one is another
 
 `scripts/accuracy` makes the tables again, in an hour and a half.
 """
@@ -24,8 +24,11 @@ from neusight.integrations.profiles.carrying.prices import KEPT_BY_OTHERS, KEPT_
 
 BENCHMARKS = Path(__file__).resolve().parent
 RESULTS = BENCHMARKS / "results"
-PAGE = BENCHMARKS.parent / "ACCURACY.md"
-TEMPLATE = BENCHMARKS / "accuracy_page.txt"
+#: The short page and the one with all tables -> their templates.
+PAGES = {
+    BENCHMARKS.parent / "ACCURACY.md": BENCHMARKS / "accuracy_page.txt",
+    RESULTS / "README.md": BENCHMARKS / "accuracy_tables.txt",
+}
 
 Row = dict[str, str]
 
@@ -107,16 +110,30 @@ def compiled() -> str:
 def suite(name: str, key: Callable[[Row], str]) -> str:
     """Whole models by every predictor: mean absolute errors."""
     found = [row for row in rows(f"suite_{name}") if row["error"]]
-    lines = []
-    for group, own in grouped(found, key).items():
-        by_predictor = grouped(own, lambda row: row["predictor"])
-        errors = [
-            percent(fmean(abs(float(row["error"])) for row in by_predictor[predictor]))
-            for predictor in PREDICTORS
-        ]
-        ours = by_predictor["tiled"]
-        lines.append((group, len(ours), *errors, inside(ours)))
+    lines = [_suite_line(group, own) for group, own in grouped(found, key).items()]
     return table(("", "cases", *PREDICTORS, "in 80 %"), lines)
+
+
+def _suite_line(title: str, found: Sequence[Row]) -> tuple[object, ...]:
+    by_predictor = grouped(found, lambda row: row["predictor"])
+    errors = [
+        percent(fmean(abs(float(row["error"])) for row in by_predictor[predictor]))
+        for predictor in PREDICTORS
+    ]
+    ours = by_predictor["tiled"]
+    return title, len(ours), *errors, inside(ours)
+
+
+def suites() -> str:
+    """Both suites by every predictor: mean absolute errors over all rows."""
+    names = {"paper": "the paper's models in FP32", "published": "published figures"}
+    return table(
+        ("", "cases", *PREDICTORS, "in 80 %"),
+        [
+            _suite_line(title, [r for r in rows(f"suite_{n}") if r["error"]])
+            for n, title in names.items()
+        ],
+    )
 
 
 def by_gpu(row: Row) -> str:
@@ -263,13 +280,13 @@ def groups() -> str:
     return table(head, lines)
 
 
-def page() -> str:
-    """The text of ACCURACY.md."""
-    stamp = json.loads((RESULTS / "accuracy.json").read_text())
-    return TEMPLATE.read_text(encoding="utf-8").format(
-        **stamp,
+def pages() -> dict[Path, str]:
+    """The texts of both pages."""
+    figures = dict(
+        **json.loads((RESULTS / "accuracy.json").read_text()),
         programs=programs(),
         compiled=compiled(),
+        suites=suites(),
         paper=suite("paper", by_gpu),
         published=suite("published", by_source),
         kernels=kernels(),
@@ -280,6 +297,10 @@ def page() -> str:
         networks=networks(),
         carried=carried(),
     )
+    return {
+        page: template.read_text(encoding="utf-8").format(**figures)
+        for page, template in PAGES.items()
+    }
 
 
 def main() -> int:
@@ -287,10 +308,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="write nothing")
     options = parser.parse_args()
-    text = page()
+    made = pages()
     if options.check:
-        return int(PAGE.read_text(encoding="utf-8") != text)
-    PAGE.write_text(text, encoding="utf-8")
+        return int(any(page.read_text(encoding="utf-8") != text for page, text in made.items()))
+    for page, text in made.items():
+        page.write_text(text, encoding="utf-8")
     return 0
 
 

@@ -59,7 +59,7 @@ TESTS = (
 )
 #: What neusight and those tests need beside torch.
 NEEDED = ("torch-tb-profiler>=0.4.3", "tensorboard>=2.14", "numpy", "typing-extensions>=4.10")
-FOR_TESTS = ("pytest>=8", "hypothesis>=6.100")
+FOR_TESTS = ("pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100")
 #: Seconds after which a stage counts as hanging.
 LIMIT_S = 3600
 #: Fields of a forecast that name the torch.
@@ -156,11 +156,13 @@ def eager_reason(found: dict[str, Any]) -> str:
 
 def tested(python: Path, folder: Path) -> str:
     """How many of the quick tests passed, and which did not."""
-    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow"]
-    done = ran([*command, *TESTS], ROOT, XDG_CACHE_HOME=str(folder / "cache"))
+    options = ("-q", "-n", "0", "-p", "no:cacheprovider", "-m", "not slow")
+    done = ran(
+        [str(python), "-m", "pytest", *options, *TESTS], ROOT, XDG_CACHE_HOME=str(folder / "cache")
+    )
     (folder / "tests.txt").write_text(done.stdout + done.stderr)
     counts = re.findall(r"\d+ (?:passed|failed|skipped|errors?)", last_words_of(done.stdout))
-    return ", ".join(counts) or last_text(done)
+    return ", ".join(counts) or f"fails: {last_text(done)}"
 
 
 def last_words_of(text: str) -> str:
@@ -211,7 +213,7 @@ def said_of(stage: str, python: Path, folder: Path, reference: Path) -> str:
     if stage == "doctor":
         command = [str(python), "-m", "neusight", "doctor"]
         doctor = ran(command, folder, XDG_CACHE_HOME=str(folder / "cache"))
-        [line] = [line for line in doctor.stdout.splitlines() if line[6:12] == "torch "]
+        [line] = [line for line in doctor.stdout.splitlines() if line[6:18].strip() == "torch"]
         return "ok" if doctor.returncode == 0 else f"fails: {line[19:]}"
     if stage == "tests":
         return tested(python, folder)

@@ -10,7 +10,7 @@ from neusight.predictors.gpu import GPU
 
 
 def answer(device_query: str, gpu: GPU) -> str | None:
-    """The recorded form of what `gpu` answers; None where only a new recording can tell."""
+    """The recorded form of what `gpu` answers; None where it takes a new recording."""
     return (
         static_answer(device_query, gpu)
         or attention_query_result(device_query, gpu)

@@ -148,7 +148,7 @@ class Interrupts:
         self._reminder_on_its_way = False
 
     @property
-    def _stands(self) -> bool:
+    def _is_installed(self) -> bool:
         return signal.getsignal(signal.SIGINT) is self
 
     def hold(self) -> None:
@@ -177,7 +177,7 @@ class Interrupts:
         A program with a handler of its own goes on."""
         main = threading.main_thread().ident
         with self._lock:
-            if main is None or self._is_over or not self._stands:
+            if main is None or self._is_over or not self._is_installed:
                 return
             self._error, self._is_due, self._reminder_on_its_way = error, True, True
             signal.pthread_kill(main, signal.SIGINT)  # it also ends a wait in C code
@@ -192,7 +192,7 @@ class Interrupts:
         if sys.unraisablehook is self._hook:
             sys.unraisablehook = self._outside_hook
         is_main = threading.current_thread() is threading.main_thread()
-        if is_main and self._stands:
+        if is_main and self._is_installed:
             self._await_reminder()
             signal.signal(signal.SIGINT, self._standing)
         self._is_held = False
@@ -252,7 +252,7 @@ class Interrupts:
         while main is not None:
             sleep(_REMIND_S)
             with self._lock:
-                if not self._is_due or self._is_held or not self._stands:
+                if not self._is_due or self._is_held or not self._is_installed:
                     break
                 if not self._reminder_on_its_way:
                     self._reminder_on_its_way = True

@@ -43,7 +43,7 @@ def time_text(
 
 
 def milliseconds_text(microseconds: float) -> str:
-    """A time in a column of milliseconds; below one with as many digits as tell.
+    """A time in a column of milliseconds; below one with as many digits as matter.
 
     >>> milliseconds_text(34470.0), milliseconds_text(563.56)
     ('34.47', '0.5636')

@@ -564,7 +564,11 @@ def _index() -> dict[str, GPU]:
     for item in (*_packaged(), *_registered.values()):
         for name in _names_of(item):
             holder = index.setdefault(_normal(name), item)
-            assert holder is item, f"{name} names both {holder.name} and {item.name}"
+            if holder is not item:
+                raise RegistrationError(
+                    f"GPU files: {name!r} names both {holder.name} and {item.name}. Each file in "
+                    "predictors/gpus needs a name, a driver_name and aliases of its own."
+                )
     return index
 
 

@@ -60,7 +60,7 @@ def time_causes_of(ops: Difference, after: Observation) -> tuple[Cause, ...]:
         was = _total(gone, ops.gone, ops.cost_before)
         now = _total(new, ops.new, ops.cost_now)
         places = next((stacks[key] for key in new if stacks.get(key)), ())
-        # Which of equal calls is the new one, nobody can tell; the last is the best guess.
+        # Which of equal calls is the new one, is not known; the last is the best guess.
         stack = places[-1] if places else ()
         change = (
             phase,

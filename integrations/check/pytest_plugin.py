@@ -119,7 +119,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[object]) 
         return
     shown = without_own_frames(error.__traceback__)
     if isinstance(error, NeusightError) and not _has_lines_of_the_test(shown):
-        call.excinfo = _told(f"{item.location[0]}:{(item.location[1] or 0) + 1}: {error}")
+        call.excinfo = _excinfo(f"{item.location[0]}:{(item.location[1] or 0) + 1}: {error}")
     elif shown is not None:
         error.__traceback__ = shown
         call.excinfo = pytest.ExceptionInfo.from_exception(error)
@@ -135,7 +135,7 @@ def _has_lines_of_the_test(shown: TracebackType | None) -> bool:
     return False
 
 
-def _told(text: str) -> pytest.ExceptionInfo[BaseException]:
+def _excinfo(text: str) -> pytest.ExceptionInfo[BaseException]:
     """A failure that pytest shows by its text alone."""
     try:
         pytest.fail(text, pytrace=False)

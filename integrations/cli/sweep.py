@@ -174,7 +174,7 @@ def swept(
     def words() -> str:
         return f"{sweep.argument}: {num_done} of {len(sweep.values)} done"
 
-    with reporting_work(words, quiet=quiet) as tell, ExitStack() as processes:
+    with reporting_work(words, quiet=quiet) as show, ExitStack() as processes:
         # Ctrl-C ends all of them: none goes on.
         running: deque[tuple[str, Program, FreshProcess]] = deque()
         waiting = deque(sweep.values)
@@ -186,7 +186,7 @@ def swept(
                 process = processes.enter_context(FreshProcess(varied, gpus[0], options))
                 running.append((value, varied, process))
             value, varied, process = running.popleft()
-            process.await_end(tell)
+            process.await_end(show)
             points += _points(value, _SweptWork(varied, gpus, options, prices), process)
             num_done += 1
     return points

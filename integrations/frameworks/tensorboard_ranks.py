@@ -1,6 +1,6 @@
 """What lets torch-tb-profiler 0.4.3 lay ranks beside each other that communicate unequally.
 
-To tell transfer from waiting, it takes the k-th call of each rank for the same one: stages of a
+To separate transfer from waiting, it takes the k-th call of each rank for the same one: stages of a
 pipeline have another number of calls each, and groups of their own, so it shows nothing. Here calls
 are paired off by their group and its count of calls, or by who sends to whom. It also takes a step
 to last until its kernels have run, and so gives it the calls of later steps, which the host made

@@ -1,4 +1,4 @@
-"""From a profile to measurements: operators are called again, in a forecast, to hear their kernels.
+"""From a profile to measurements: operators are called again, in a forecast, to get their kernels.
 
 A profile shows how long an operator's kernels took, not what problem they solved. Called again with
 the recorded shapes, strides, types and values, it describes its kernels as in any forecast.
@@ -446,7 +446,7 @@ def _value(item: Any, index: int, call: RecordedCall, dtypes: _Dtypes) -> Any:
 
 
 def _plain_value(item: Any, wanted: str, text: str, call: RecordedCall) -> Any:
-    """A number, a list of them or a setting. Older profiles tell none: scale factors, epsilons and
+    """A number, a list of them or a setting. Older profiles have none: scale factors, epsilons and
     thresholds change no time, and become 1."""
     if not text:
         if item.has_default_value() and (call.values or wanted.startswith("Optional[")):

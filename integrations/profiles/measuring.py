@@ -99,6 +99,10 @@ class MeasuringResult:
     notes: list[str] = field(default_factory=list)
 
 
+#: Called with the title of a stretch, the share that is done, and the result so far.
+_Progress: TypeAlias = Callable[[str, float, MeasuringResult], object]
+
+
 @dataclass(frozen=True)
 class _Stretch:
     """A stretch of work: a chunk of probes, or one workload; `first` also makes quick.json."""
@@ -117,16 +121,16 @@ def measure(
     parts: Sequence[Part] = ("quick", "workloads", "kernels"),
     settings: Sequence[WorkloadSetting] = (),
     even_if_busy: bool = False,
-    tell: Callable[[str, float, MeasuringResult], object] = lambda title, share, outcome: None,
+    report_progress: _Progress = lambda title, share, outcome: None,
     now: Callable[[], float] = time.monotonic,
 ) -> MeasuringResult:
     """Measures into the folder for about so many minutes; what is there already is kept and not
-    measured again. `tell` is called before each stretch with what it is and how much is done.
+    measured again. `report_progress` is called before each stretch with its title and share done.
 
     DataError: no GPU, a busy one, another environment's folder, a full disk; nothing that was
     measured is lost then, nor at an interrupt.
     """
-    run = _Run(folder, start_worker, tell)
+    run = _Run(folder, start_worker, report_progress)
     deadline = now() + 60.0 * minutes
     try:
         num_gpus = run.look(even_if_busy=even_if_busy)
@@ -141,7 +145,7 @@ def measure(
                 run.outcome.left = len(tasks) - number
                 break
             left_share = 1.0 - max(0.0, deadline - begun) / (60.0 * minutes)
-            tell(task.title, max(number / len(tasks), left_share), run.outcome)
+            report_progress(task.title, max(number / len(tasks), left_share), run.outcome)
             run.do(task)
             longest[kind] = max(longest.get(kind, 0.0), now() - begun)
     finally:
@@ -156,11 +160,11 @@ class _Run:
         self,
         folder: Path,
         start_worker: Callable[[], Worker],
-        tell: Callable[[str, float, MeasuringResult], object],
+        report_progress: _Progress,
     ) -> None:
         self._folder = folder
         self._start = start_worker
-        self._tell = tell
+        self._report_progress = report_progress
         self._worker: Worker | None = None
         self._crashes = 0
         self._samples: dict[tuple[str, str, str], Sample] = {}

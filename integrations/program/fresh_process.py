@@ -146,8 +146,8 @@ def recorded_apart(
     is for, in words, standard error is reported while it takes long."""
     with FreshProcess(program, gpu, options, folder=folder, is_shown=is_shown) as process:
         if doing:
-            with reporting_work(lambda: doing) as tell:
-                process.await_end(tell)
+            with reporting_work(lambda: doing) as show:
+                process.await_end(show)
         return process.result(timeout_s=timeout_s)
 
 

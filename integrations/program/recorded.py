@@ -55,7 +55,7 @@ def forecast_options_for(gpu: GPU, options: ProgramOptions) -> ForecastOptions:
 
 
 def _nothing(program: Program, gpu: GPU) -> Recording:
-    """What is known of a program whose process ended before it could tell anything."""
+    """What is known of a program whose process ended before it could report anything."""
     import torch
 
     from neusight.recording.recording import Recording

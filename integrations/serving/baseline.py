@@ -97,7 +97,7 @@ def _points(document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _name(point: Mapping[str, Any]) -> str:
-    """What tells a load on a deployment from others."""
+    """What distinguishes a load on a deployment from others."""
     parts = [str(point.get("gpu"))]
     for key, text in (("tp", "tp {}"), ("pp", "pp {}"), ("replicas", "{} replicas")):
         if point.get(key, 1) != 1:

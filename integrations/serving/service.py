@@ -58,7 +58,7 @@ class Deployment:
 
     @property
     def label(self) -> str:
-        """What tells it from others."""
+        """What distinguishes it from others."""
         count = f"{self.num_gpus} x " if self.num_gpus > 1 else ""
         tp = f" tp {self.ranks}" if self.ranks > 1 else ""
         pp = f" pp {self.stages}" if self.stages > 1 else ""

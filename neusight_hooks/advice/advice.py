@@ -241,7 +241,7 @@ def _of_compiled_code(what_if: WhatIf, frames: Sequence[CompiledFrame]) -> Itera
 
 
 def _remedy(reason: str) -> str:
-    """What helps against a guard that fails, where torch's words tell."""
+    """What helps against a guard that fails, as torch's message says."""
     if "size mismatch" in reason or ".size()" in reason:
         return " (torch.compile(dynamic=True), or torch._dynamo.mark_dynamic)"
     return ""

@@ -129,7 +129,7 @@ class StepMemory:
 
 @dataclass(frozen=True)
 class MemoryTimeline:
-    """Memory over the whole block, as `torch.cuda.memory_stats` would tell it. All bytes.
+    """Memory over the whole block, as `torch.cuda.memory_stats` would report it. All bytes.
 
     `peak_event` is the allocation that reached the peak (None where nothing was allocated);
     `alive_at_peak` what was alive then, largest first, without rounding to blocks. `spread` is what

@@ -413,7 +413,7 @@ def _composite_of(func: Any) -> Callable[..., Any] | None:
 
 
 class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-ignore]
-    """The dispatch mode of one thread; it hands every op to the recorder."""
+    """The dispatch mode of one thread; it passes every op to the recorder."""
 
     supports_higher_order_operators = True
 

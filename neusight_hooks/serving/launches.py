@@ -207,7 +207,7 @@ def fitted_kernels(points: Sequence[RecordedPoint]) -> tuple[FittedKernel, ...]:
     """The kernels of a model as functions of the batch; attention is left out, which has a price of
     its own. RecordingError where the points do not launch the same kernels.
 
-    Five points tell all coefficients: two numbers of tokens and of past tokens, and two sequences.
+    Five points give all coefficients: two numbers of tokens and of past tokens, and two sequences.
     Of points with as many sequences each, the logits and what follows have a row for each sequence.
     """
     first = points[0]

@@ -55,7 +55,7 @@ _PRIOR_SD, _FITTED_SD = 0.2, 0.1
 _FLOOR_SD = 0.4
 #: A problem reports a constant where 1 % of it moves the problem's time by so many percent.
 _SENSITIVE = 0.4
-#: Fewer problems than this that tell of a constant leave it alone.
+#: A constant on which fewer problems than this depend is left alone.
 _MIN_INFORMATIVE = 3
 #: Problems that fit one constant at most: more add nothing to one number.
 _MAX_INFORMATIVE = 400
@@ -289,7 +289,7 @@ def _fitted(
     gpus: tuple[GPU, GPU],
     base: Predictor,
 ) -> _Constant | None:
-    """One constant, the others as they are in `gpus[1]`; None where too few problems tell of it."""
+    """One constant, the others as in `gpus[1]`; None where too few problems depend on it."""
     shipped, tuned = (getattr(gpu, name) for gpu in gpus)
     allowed = _allowed(name, problems)
     informative = allowed[_is_informative(name, [problems[i] for i in allowed], gpus[1], base)]
@@ -324,7 +324,7 @@ def _fitted(
 
 
 def _allowed(name: str, problems: Sequence[_MeasuredLaunches]) -> NDArray[np.intp]:
-    """The problems that may tell of it: clocks under load from sustained runs alone, and the
+    """The problems that may depend on it: clocks under load from sustained runs alone, and the
     share of peak from bursts where there are any, so that the two can be distinguished."""
     every = np.arange(len(problems))
     sustained = np.array([problem.sustained for problem in problems], dtype=np.bool_)

@@ -103,7 +103,7 @@ def _traits_from(data: Any) -> dict[str, Any]:
     return dict(data)
 
 
-#: Words by which the names of earlier files tell traits.
+#: Words by which the names of earlier files state traits.
 _SCATTERING = ("scatter", "index_put", "index_add", "embedding_dense_backward", "bincount", "histc")
 _SELECTING = ("topk", "kthvalue", "median", "nanmedian")
 _WITH_VARIANTS = frozenset({KernelClass.ATTENTION, KernelClass.NORMALIZATION, KernelClass.SOFTMAX})

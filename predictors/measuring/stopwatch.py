@@ -85,7 +85,7 @@ class Stopwatch(Protocol):
 
     @property
     def most_runs(self) -> int:
-        """Runs of a probe that tell anything new; 1 where all are equal."""
+        """Runs of a probe that add anything; 1 where all are equal."""
         ...
 
     def events(self, call: Call, *, runs: int, cold: bool) -> list[float]:
@@ -330,7 +330,7 @@ def _noise(sample: Sample) -> float:
 
 
 def quick_of(kinds: Mapping[str, str], samples: Sequence[Sample], gpu: GPU | None) -> Quick:
-    """The constants that the quick samples tell; `kinds` says of each probe what it is for.
+    """The constants that follow from the quick samples; `kinds` says of each probe what it is for.
 
     Utilizations are the best of their samples, over the datasheet (None without one); floors are
     medians. "spread" is that of the samples each was taken from.

@@ -213,7 +213,7 @@ def filled_in(gpu: GPU) -> GPU:
     )
 
 
-#: The shares where neither a measurement nor an energy tells: a prior.
+#: The shares where there is neither a measurement nor an energy: a prior.
 _UNKNOWN_BURST = 0.75
 _UNKNOWN_FACTOR = 0.9
 _UNKNOWN_FP32 = 0.8

@@ -147,7 +147,7 @@ def _scored(group: Group, chosen: Predictor, name: str) -> Iterator[Score]:
     )
 
 
-#: Labels from this many times the shortest on tell of their kernel.
+#: Labels from this many times the shortest on are of their kernel.
 ABOVE_FLOOR = 2.0
 
 #: What is left of a label at least, once the overhead is off.

@@ -80,7 +80,7 @@ class Lab:
         self.started += 1
         return FakeWorker(self)
 
-    def tell(self, title: str, share: float, outcome: MeasuringResult) -> None:
+    def report_progress(self, title: str, share: float, outcome: MeasuringResult) -> None:
         assert 0.0 <= share <= 1.0
         if title not in self.titles[-1:]:
             self.titles.append(title)
@@ -135,7 +135,7 @@ def run(
         minutes=minutes,
         parts=parts or ("quick", "workloads", "kernels"),
         settings=SETTINGS,
-        tell=lab.tell,
+        report_progress=lab.report_progress,
         now=lambda: lab.now,
         **options,
     )

@@ -45,10 +45,10 @@ class RevisionRequest:
 
 @contextmanager
 def pair_of_revisions(
-    request: RevisionRequest, *, tell: Callable[[str], object] = lambda text: None
+    request: RevisionRequest, *, report_progress: Callable[[str], object] = lambda text: None
 ) -> Iterator[Pair | str]:
     """The program compared, while the trees of the revisions are there for its lines to be read;
-    why not, where it fails in one of them. `tell` is called with what is being done.
+    why not, where it fails in one of them. `report_progress` is called with what is being done.
 
     OptionError for what is no revision, no repository, or does not have the script.
     """
@@ -59,7 +59,7 @@ def pair_of_revisions(
         with ExitStack() as processes:
             running = []
             for tree in trees:
-                tell(f"running {' '.join(program.words)} in {tree.revision.title}")
+                report_progress(f"running {' '.join(program.words)} in {tree.revision.title}")
                 own = FreshProcess(
                     program, gpu, request.options, folder=tree.folder, environment=tree.environment
                 )

@@ -95,13 +95,13 @@ def run(options: argparse.Namespace, program: Program | None) -> int:
         results = updated(path, results, removed)
     else:
         results += [removed_result(name, baseline[name], results) for name in removed]
-    return tell(results, reports)
+    return report(results, reports)
 
 
 def _interrupted(reports: Reports, results: list[CaseResult], num_plans: int) -> int:
     """Shows what is known by now; a baseline stays as it was."""
     if results:
-        tell(results, reports)
+        report(results, reports)
     print(
         f"neusight: interrupted; {len(results)} results, of {num_plans} programs to check",
         file=sys.stderr,
@@ -213,7 +213,7 @@ def _settings_of(found: ProgramForecast) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Reports:
-    """The baseline that results are compared with, and the files that are to tell of them."""
+    """The baseline that results are compared with, and the files that report them."""
 
     baseline: Path
     quiet: bool
@@ -223,7 +223,7 @@ class Reports:
     markdown: str | None
 
 
-def tell(results: list[CaseResult], reports: Reports) -> int:
+def report(results: list[CaseResult], reports: Reports) -> int:
     """Prints the report and writes what was asked for, all of it, before it reports problems."""
     folder = Path.cwd()
     for result in results:

@@ -97,14 +97,14 @@ def _run_profile(options: argparse.Namespace) -> int:
     if _is_recording(options.first):
         forecast = _loaded(options.first, options)
     comparison = compare(forecast, options.second)
-    return _told(options, comparison.table(), comparison.to_json(), comparison.to_markdown)
+    return _written(options, comparison.table(), comparison.to_json(), comparison.to_markdown)
 
 
 def _print_pair(options: argparse.Namespace, pair: Pair, program: Program | None = None) -> int:
     from neusight.integrations.check.comparing.pair_text import pair_lines, pair_markdown
 
     words = ["neusight", *options.own_words, *(program.words if program else ())]
-    return _told(
+    return _written(
         options,
         "\n".join(pair_lines(pair)),
         pair.to_json(),
@@ -133,7 +133,7 @@ def _date_of_report() -> str:
     return report_date()
 
 
-def _told(
+def _written(
     options: argparse.Namespace,
     text: str,
     document: Any,
@@ -161,7 +161,7 @@ def _told(
 
 
 def _is_recording(path: str) -> bool:
-    """Whether `Forecast.save` wrote it; what cannot be read is for who reads it to tell."""
+    """Whether `Forecast.save` wrote it; what cannot be read, its reader reports."""
     import gzip
 
     try:
@@ -220,14 +220,14 @@ def _run_revisions(options: argparse.Namespace, program: Program | None) -> int:
         )
     request = RevisionRequest(options.git, program, options.gpu, _program_options(options),
                               tuple(options.link))  # fmt: skip
-    with pair_of_revisions(request, tell=_tell) as pair:
+    with pair_of_revisions(request, report_progress=_report_progress) as pair:
         if isinstance(pair, str):
             print(f"neusight: {pair}", file=sys.stderr)
             return ExitCode.SCRIPT_FAILED
         return _print_pair(options, pair, program)
 
 
-def _tell(text: str) -> None:
+def _report_progress(text: str) -> None:
     if sys.stderr.isatty():
         print(f"neusight: {text}", file=sys.stderr, flush=True)
 

@@ -129,8 +129,8 @@ def run(options: argparse.Namespace, program: Program | None) -> int:
         with (
             reporting_work(
                 lambda: f"{len(points)} of {total} done", quiet=planned.is_quiet
-            ) as tell,
-            closing(_points(planned, tell)) as done,
+            ) as show,
+            closing(_points(planned, show)) as done,
         ):
             for position, found in done:
                 points[position] = found
@@ -156,15 +156,15 @@ def run(options: argparse.Namespace, program: Program | None) -> int:
 
 
 def _points(
-    planned: Planned, tell: Callable[[], object]
+    planned: Planned, show: Callable[[], object]
 ) -> Generator[tuple[int, list[PlanPoint]], None, None]:
-    """The points of each candidate as it ends; `tell` is called while they run."""
+    """The points of each candidate as it ends; `show` is called while they run."""
     work = partial(evaluated, planned.request)
     if planned.ray is not None:
-        done = on_ray(work, planned.candidates, address=planned.ray, while_waiting=tell)
+        done = on_ray(work, planned.candidates, address=planned.ray, while_waiting=show)
     else:
         _load_once()
-        done = in_processes(work, planned.candidates, at_once=planned.jobs, while_waiting=tell)
+        done = in_processes(work, planned.candidates, at_once=planned.jobs, while_waiting=show)
     for position, found in done:
         if isinstance(found, LostWorker):
             candidate = planned.candidates[position]

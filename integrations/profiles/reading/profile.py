@@ -104,7 +104,7 @@ class ProfileStep:
 class Profile:
     """What a trace file says; times in whole nanoseconds from its first event.
 
-    `events` are in order of start. `notes` tell, in words, what was missing or repaired.
+    `events` are in order of start. `notes` say what was missing or repaired.
     """
 
     source: str

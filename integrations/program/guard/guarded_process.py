@@ -86,7 +86,7 @@ _FALLBACK_WORDS = "guarded by the overlay, and by the kernel behind it (Landlock
 #: as on a container's own overlay.
 _MEMORY = "/dev/shm"
 _PARENTS = (None, _MEMORY)
-#: Folder in the store, and file in it, for what the child has to tell.
+#: Folder in the store, and file in it, for the child's result.
 _ANSWER = "answer"
 #: File in the store that says why the child has no view.
 _REFUSAL = "refusal"
@@ -275,7 +275,7 @@ def _run_in_overlay(
     work: Callable[[Store | None], object], store: Store, allowed: list[str], interrupt: Any
 ) -> ProcessEnd[Any]:
     """Its end where the kernel keeps the process from writing and this one does it instead, or,
-    where it can be told to do neither, an overlay in the process alone."""
+    where it can be asked to do neither, an overlay in the process alone."""
     folder = store.folder
     with _temporary_folder(folder) as temporary:
         supervisor = Supervisor(folder, [temporary, *allowed])
@@ -353,7 +353,7 @@ def _run_child(
     for stream in filter(None, (sys.stdout, sys.stderr)):
         stream.flush()
     signals = _Signals(is_supervised=supervisor is not None)
-    # Ctrl-C is the child's alone (the terminal tells both).
+    # Ctrl-C is the child's alone (the terminal signals both).
     handlers = {
         **dict.fromkeys(ENDING_SIGNALS, signals.terminate),
         signal.SIGINT: signals.interrupt,
@@ -425,13 +425,13 @@ class _Signals:
     num_terminations: int = 0
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
-        """Tells the child, or has it told when it is answered."""
+        """Signals the child, or has it signalled when it is answered."""
         self.is_interrupted = True
         if not self.is_supervised:
             self.send_interrupt(self.child)
 
     def send_interrupt(self, process: int) -> None:
-        """Where the child waits for an answer, it hears of an interrupt after that: before the
+        """Where the child waits for an answer, it gets an interrupt after that: before the
         call was received, it would end the call (EINTR), which no program expects of a file."""
         if self.is_interrupted and self.child and process == self.child:
             self.is_interrupted = False
@@ -516,7 +516,7 @@ def _be_child(
         work()
     except KeyboardInterrupt:
         status = ExitCode.INTERRUPTED
-    except BaseException:  # there is nobody above to tell
+    except BaseException:  # nothing above would report it
         if os.getpid() == own:
             sys.excepthook(*sys.exc_info())
     finally:
@@ -528,7 +528,7 @@ def _be_child(
 
 def _answer(work: Callable[[], object], folder: str) -> None:
     """Works, and passes on what came of it. What a script forked off and let run to the end has
-    nothing to tell."""
+    nothing to report."""
     own, opened, renamed = os.getpid(), os.open, os.rename  # the true functions
     try:
         data = encoded((work(),))

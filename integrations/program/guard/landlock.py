@@ -2,7 +2,7 @@
 
 Landlock (Linux 5.13; https://docs.kernel.org/userspace-api/landlock.html) needs no rights to use,
 holds for everything the process starts, and cannot be taken back. It judges when a file is opened:
-what is open already stays writable. It does not hear chmod, chown and utime.
+what is open already stays writable. It does not cover chmod, chown and utime.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _REFER, _TRUNCATE = 1 << 13, 1 << 14
 #: The first version that lets files move between folders (Linux 5.19). Before it every such move is
 #: refused, also within what is allowed, so that programs would fail that do no harm.
 LEAST_ABI = 2
-#: The first version that hears truncate(2) (Linux 6.2).
+#: The first version that covers truncate(2) (Linux 6.2).
 _ABI_OF_TRUNCATE = 3
 
 

@@ -1,4 +1,4 @@
-"""What was written in a copy-on-write view, as overlayfs keeps it: read, told and collected."""
+"""What was written in a copy-on-write view, as overlayfs keeps it: read, listed and collected."""
 
 from __future__ import annotations
 

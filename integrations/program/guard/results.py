@@ -1,4 +1,4 @@
-"""What a process that ran a program tells its parent, as bytes that can only be read as values.
+"""What a process that ran a program returns to its parent, in bytes that only hold values.
 
 A pickle names what is called when it is read. The parent may write everywhere, and the program had
 the process to itself: so none but the classes of a recording, plain values and known errors are

@@ -234,7 +234,7 @@ class Supervisor:
         self._overlay.rename(path, target)
 
     def _change(self, asked: _Asked, path: str) -> None:
-        """Mode, owner, times and attributes, of which Landlock hears nothing."""
+        """Mode, owner, times and attributes, which Landlock does not cover."""
         store, visible = self._overlay.store, path
         if not asked.is_by_descriptor:
             visible = self._overlay.visible(path, follow=not asked.flags & NO_FOLLOW)

@@ -123,7 +123,7 @@ def report_progress(
     ended.acquire()
     gone.acquire()
 
-    def tell() -> None:
+    def show() -> None:
         wait_s = pace.first_s
         try:
             # The lock's timeout is the system's: the script's virtual clock does not touch it.
@@ -135,7 +135,7 @@ def report_progress(
         finally:
             gone.release()
 
-    _thread.start_new_thread(tell, ())
+    _thread.start_new_thread(show, ())
     try:
         yield
     finally:
@@ -159,7 +159,7 @@ def reporting_work(
     began = _monotonic()
     due_s = pace.first_s
 
-    def tell() -> None:
+    def show() -> None:
         nonlocal due_s
         seconds = _monotonic() - began
         if seconds >= due_s:
@@ -167,7 +167,7 @@ def reporting_work(
             place.show(f"neusight: {words()}, {seconds_as_text(seconds)}")
 
     try:
-        yield tell
+        yield show
     finally:
         place.clear()
 

@@ -33,7 +33,7 @@ _CHUNK_BYTES = 2**16
 #: How a rank ended: by itself, stopped early as its steps were steady, or in failure.
 RankEnd = Literal["well", "early", "failed"]
 
-#: Does a rank's program; how it ended, and what there is to tell.
+#: Does a rank's program; how it ended, and what it reports.
 RankWork = Callable[[int, Link], tuple[RankEnd, Any]]
 
 
@@ -177,7 +177,7 @@ class RankProcess:
             message = None
         return message
 
-    def tell(self, message: object) -> None:
+    def send(self, message: object) -> None:
         """Answers it; one that has ended meanwhile needs no answer."""
         with suppress(OSError):
             send(self.connection, message)
@@ -224,7 +224,7 @@ def _be_rank(
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, RELAY])
         leave_exit_to_parent()
         _send_result(rank, work, connection, own)
-    except BaseException:  # there is nobody above to tell
+    except BaseException:  # nothing above would report it
         if os.getpid() == own:
             sys.excepthook(*sys.exc_info())
     finally:

@@ -1,4 +1,4 @@
-"""Runs ranks of one program side by side, a process each, and carries what they tell each other."""
+"""Runs ranks of one program side by side, a process each, and carries their messages."""
 
 from __future__ import annotations
 
@@ -193,9 +193,9 @@ class _Server:
         """Tells ranks what they wait for."""
         answers, self._exchange.answers = self._exchange.answers, []
         for rank, answer in answers:
-            self.ranks.processes[rank].tell(answer)
+            self.ranks.processes[rank].send(answer)
 
-    # -- patience ---------------------------------------------------------------------------------
+    # -- waiting ----------------------------------------------------------------------------------
 
     def _timeout_ms(self) -> int | None:
         """How long to wait for anything to happen; None: forever."""

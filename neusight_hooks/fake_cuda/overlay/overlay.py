@@ -224,7 +224,7 @@ class Overlay:
     def _take_away(self, visible: str, remove: Callable[[str], None]) -> None:
         self._unmake(visible, remove)
         self.store.forget(visible)
-        if self.store.stands(visible):
+        if self.store.existed(visible):
             self.store.hide(visible)
 
     def _unmake(self, path: str, remove: Callable[[str], None]) -> None:

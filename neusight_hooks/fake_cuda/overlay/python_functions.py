@@ -76,7 +76,7 @@ def install_files(patches: Patches, overlay: Overlay) -> None:
 def install_retries(patches: Patches) -> None:
     """Functions of `os` on paths are tried again where a signal came. A kernel alone never says so
     of them; where another process is to answer a call (seccomp_unotify(2)) it does. And what is
-    listed is asked for by a path, which that process hears of."""
+    listed is asked for by a path, which that process is notified of."""
     replacements: dict[Any, Any] = {}
     for name in _NOT_RETRIED:
         original = getattr(os, name)

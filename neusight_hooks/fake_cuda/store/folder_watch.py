@@ -44,7 +44,7 @@ class FolderWatch:
         found: list[str] = []
         for folder, before in self._folders.items():
             after = None if before is None else self._look(folder)
-            if before is None or after is None:  # too large to tell
+            if before is None or after is None:  # too large to compare
                 continue
             names = [name for name in before.keys() | after.keys()
                      if before.get(name) != after.get(name)]  # fmt: skip

@@ -204,7 +204,7 @@ class Store:
         """Whether something really stands at `path`."""
         return self._status(path) is not None
 
-    def stands(self, path: str) -> bool:
+    def existed(self, path: str) -> bool:
         """Whether something really stands at `path` that this run did not make."""
         return self.exists(path) and not self.is_made(path)
 
@@ -212,7 +212,7 @@ class Store:
         """Whether something new can really stand at `path`, and be seen there."""
         above = self._status(os.path.dirname(path))
         is_in_folder = above is not None and stat.S_ISDIR(above.st_mode)
-        return is_in_folder and not self.stands(path) and not self.is_hidden(path)
+        return is_in_folder and not self.existed(path) and not self.is_hidden(path)
 
     def lstat(self, path: str) -> os.stat_result | None:
         """The status of what is visible at `path`, links not followed; None if nothing is."""
@@ -479,16 +479,16 @@ class Store:
             open_up(tree + folder)
         for name in sorted({name for tree in trees for name in self._names(tree + folder)}):
             path = f"{folder}/{name}"
-            place, status, stands = self.locate(path), self.lstat(path), self.stands(path)
+            place, status, existed = self.locate(path), self.lstat(path), self.existed(path)
             if place is None or status is None:
-                if stands:
+                if existed:
                     yield Change(path, False, True, None)
             elif stat.S_ISDIR(status.st_mode):
-                if not stands:
+                if not existed:
                     yield Change(path, True, False, None)
                 yield from self.changes(path)
-            elif place.path != path or not stands:
-                yield Change(path, not stands, False, place.path)
+            elif place.path != path or not existed:
+                yield Change(path, not existed, False, place.path)
 
     def summary_line(self) -> str:
         """What became of the script's files, in a line; empty where it wrote none."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 #: CUDA that the forecast claims: the toolkit of torch 2.13's CUDA wheels.
 CUDA_VERSION = "13.0"
 
-#: Streams of one priority before torch hands out the first again (c10/cuda/CUDAStream.cpp).
+#: Streams of one priority before torch returns the first again (c10/cuda/CUDAStream.cpp).
 _STREAM_POOL = 32
 
 #: Identifiers of the script's own streams start here; lower ones are the timeline's.
@@ -424,7 +424,7 @@ def _install_queries(patches: Patches, gpu: GPU, on_query: OnQuery) -> None:
     cuda = torch.cuda
     properties = device_properties(gpu)
 
-    def tell(device_query: str, answer: Any) -> Callable[..., Any]:
+    def answering(device_query: str, answer: Any) -> Callable[..., Any]:
         def reply(*args: Any, **kwargs: Any) -> Any:
             on_query(device_query, answer)
             return answer
@@ -435,21 +435,23 @@ def _install_queries(patches: Patches, gpu: GPU, on_query: OnQuery) -> None:
     patches.replace_code(cuda, "is_available", lambda: True)
     patches.replace_code(cuda, "_is_compiled", lambda: True)
     patches.replace_code(cuda, "_nvml_based_avail", lambda: False)
-    reported = tell("get_device_properties", properties)
+    reported = answering("get_device_properties", properties)
     patches.set(cuda, "_get_device_properties", reported)
     for device_query, answer in (
         ("get_device_properties", reported),
-        ("get_device_name", tell("get_device_name", properties.name)),
-        ("get_device_capability", tell("get_device_capability", capability)),
+        ("get_device_name", answering("get_device_name", properties.name)),
+        ("get_device_capability", answering("get_device_capability", capability)),
     ):
         patches.replace_code(cuda, device_query, _of_a_gpu(answer))
-    patches.replace_code(cuda, "get_arch_list", tell("get_arch_list", arch_list(gpu)))
-    patches.replace_code(cuda, "is_bf16_supported", tell("is_bf16_supported", supports_bf16(gpu)))
+    patches.replace_code(cuda, "get_arch_list", answering("get_arch_list", arch_list(gpu)))
+    patches.replace_code(
+        cuda, "is_bf16_supported", answering("is_bf16_supported", supports_bf16(gpu))
+    )
     patches.replace_code(torch.backends.cuda, "is_built", lambda: not _is_torch_asking())
     patches.set(torch.version, "cuda", None if gpu.vendor == "amd" else CUDA_VERSION)
     cudnn = torch.backends.cudnn
     patches.replace_code(cudnn, "is_available", lambda: True)
-    patches.replace_code(cudnn, "version", tell("cudnn.version", cudnn_version(gpu)))
+    patches.replace_code(cudnn, "version", answering("cudnn.version", cudnn_version(gpu)))
     patches.replace_code(cudnn, "is_acceptable", lambda tensor: tensor.is_cuda)
     patches.replace_code(cudnn.rnn, "get_cudnn_mode", _CUDNN_RNN_MODES.__getitem__)
 

@@ -233,7 +233,7 @@ class _LazyDynamo(LazyModule):
 
     def __init__(self) -> None:
         super().__init__(_DYNAMO, {"disable": self._disable, "graph_break": _graph_break})
-        self.__dict__["_told"] = []
+        self.__dict__["_waiting"] = []
 
     def _disable(
         self, function: Any = None, recursive: bool = True, *args: Any, **kwargs: Any
@@ -247,17 +247,17 @@ class _LazyDynamo(LazyModule):
         def left_alone(*args: Any, **kwargs: Any) -> Any:
             return function(*args, **kwargs)
 
-        self.__dict__["_told"].append((function, recursive, left_alone))
+        self.__dict__["_waiting"].append((function, recursive, left_alone))
         return left_alone
 
     def _execute(self, lazy: _Loading) -> None:
         super()._execute(lazy)
-        for function, recursive, left_alone in self.__dict__["_told"]:
+        for function, recursive, left_alone in self.__dict__["_waiting"]:
             if getattr(function, _DISABLED, None) is left_alone:
                 setattr(function, _DISABLED, self.disable(function, recursive, wrapping=False))
 
     def forget(self) -> None:
-        for function, _, left_alone in self.__dict__["_told"]:
+        for function, _, left_alone in self.__dict__["_waiting"]:
             if getattr(function, _DISABLED, None) is left_alone:
                 delattr(function, _DISABLED)
 

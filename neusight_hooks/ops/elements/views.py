@@ -7,7 +7,7 @@ from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel
 from neusight.recording.recording import OpSignature
 
-#: Views by their schema (an argument is aliased, none is written), and what hands out memory or
+#: Views by their schema (an argument is aliased, none is written), and what allocates memory or
 #: answers about a tensor without a kernel.
 VIEWS: tuple[str, ...] = op_names(
     """

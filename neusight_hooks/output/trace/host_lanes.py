@@ -84,7 +84,7 @@ class HostLanes:
         # By the identities of signatures and calls, which the timeline keeps.
         self._shapes: dict[int, str] = {}
         self._inputs: dict[int, str] = {}
-        self._external: dict[int, int] = {}  # span position -> external id that its launches bear
+        self._external: dict[int, int] = {}  # span position -> external id of its launches
         self._announced: set[int] = set()  # ops that are a collective and nothing else
         self._python: dict[int, int] = {}  # span position -> python id
         # Of the step that is written: its external id, its kernels by the correlation of their
@@ -304,7 +304,7 @@ class HostLanes:
         params_span = around._replace(name="record_param_comms")
         messages, number = self._collectives.messages(kernel), self._collectives.number(kernel)
         start, end = start + 2 * APART_NS, end - 2 * APART_NS
-        for message in messages[:-1]:  # those of a batch that are only noted, one after the other
+        for message in messages[:-1]:  # those of a batch that are only counted, one after the other
             facts = parameters(message, self._collectives.rank, number)
             self._recorded_params(params_span, start, start + APART_NS, facts)
             start += 2 * APART_NS

@@ -1,4 +1,4 @@
-"""Ops without fake kernels in torch, whose inputs tell the shapes of what they return."""
+"""Ops without fake kernels in torch, whose inputs determine the shapes of what they return."""
 
 from __future__ import annotations
 

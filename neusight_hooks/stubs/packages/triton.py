@@ -195,7 +195,7 @@ _READING = ("range", "min", "max", "float", "int")
 
 def _written_by(fn: Callable[..., Any], parameters: Sequence[str]) -> tuple[str, ...]:
     """Parameters of a kernel through which it writes: what its stores' addresses are computed
-    from, and what it hands to functions that are not Triton's. All of them where none is
+    from, and what it passes to functions that are not Triton's. All of them where none is
     found."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(fn)))

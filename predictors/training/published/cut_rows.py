@@ -29,7 +29,7 @@ from neusight.predictors.training.tables.fp32 import FP32_TABLES
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-#: Labels from this many times the shortest on tell of their kernel, not of the host.
+#: Labels from this many times the shortest on are of their kernel, not of the host.
 OFF_THE_FLOOR = 1.3
 
 

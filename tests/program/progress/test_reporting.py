@@ -102,9 +102,9 @@ def test_who_wants_quiet_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         settled_terminal(monkeypatch) as screen,
         reporting_progress(SESSION, quiet=True),
-        reporting_work(lambda: "1 of 3 done", quiet=True) as tell,
+        reporting_work(lambda: "1 of 3 done", quiet=True) as show,
     ):
-        tell()
+        show()
 
     assert screen.written == ""
 
@@ -166,8 +166,8 @@ def test_what_the_program_asks_is_asked_undisturbed(monkeypatch: pytest.MonkeyPa
 @pytest.mark.usefixtures("at_once")
 def test_work_elsewhere_is_reported_while_it_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     with settled_terminal(monkeypatch) as screen:
-        with reporting_work(lambda: "1 of 3 done") as tell:
-            wait_until(lambda: tell() or screen.was_written.is_set())
+        with reporting_work(lambda: "1 of 3 done") as show:
+            wait_until(lambda: show() or screen.was_written.is_set())
         print("all done")
 
     assert "neusight: 1 of 3 done, 0 s" in screen.written

@@ -27,7 +27,7 @@ def answers(ranks: Ranks) -> dict[int, Any]:
     }
 
 
-def test_ranks_exchange_letters() -> None:
+def test_ranks_exchange_messages() -> None:
     def work(rank: int, link: Link) -> tuple[RankEnd, Any]:
         other = 1 - rank
         link.post({box(rank, other): b"from %d" % rank})

@@ -87,7 +87,7 @@ def run(options: argparse.Namespace, *, start: Sequence[str] = MEASURE) -> int:
             parts=parts,
             settings=settings,
             even_if_busy=options.even_if_busy,
-            tell=show,
+            report_progress=show,
         )
     except KeyboardInterrupt:
         show.end()

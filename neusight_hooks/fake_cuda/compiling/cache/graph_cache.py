@@ -45,7 +45,7 @@ _SETTINGS = {
     "torch._functorch.config": {"enable_autograd_cache": True},
 }
 
-#: Loggers that would tell of graphs that cannot be kept, which is nothing to warn of.
+#: Loggers that would report graphs that cannot be kept, which needs no warning.
 _LOGGERS = ("torch._inductor.codecache", "torch._functorch._aot_autograd.autograd_cache")
 
 

@@ -96,7 +96,7 @@ def _install_counting(patches: Patches, failed: list[str]) -> None:
 
 
 def _is_ours(error: Any) -> bool:
-    """Whether a GPU would have compiled it, as far as one can tell: backends that are functions of
+    """Whether a GPU would have compiled it, as far as is known: backends that are functions of
     the program's own fail as they do."""
     cause = _cause(error)
     if type(cause).__name__ in _OF_TORCH or isinstance(cause, NeusightError):
@@ -131,7 +131,7 @@ def _ops_one_by_one(graph: Any) -> Any:
 
     def run(inputs: list[Any]) -> Any:
         given = list(inputs)
-        inputs.clear()  # whoever calls compiled code hands its inputs over
+        inputs.clear()  # callers of compiled code give up its inputs
         return graph(*given)
 
     return MockFXGraphCacheOutput(run)

@@ -86,7 +86,7 @@ class MessageServer:
     def __init__(
         self, start: Callable[[int], None] | None = None, reserve: int | None = None
     ) -> None:
-        #: What waiting ranks are to be told by now.
+        #: What is to be sent to waiting ranks by now.
         self.answers: list[tuple[int, Reply]] = []
         self._start = start
         self._reserve = reserve
@@ -128,7 +128,7 @@ class MessageServer:
         self._is_interrupted = True
         self._reply_to_waiting()
 
-    # -- letters ----------------------------------------------------------------------------------
+    # -- messages ---------------------------------------------------------------------------------
 
     def post(self, messages: Sequence[tuple[Inbox, bytes]]) -> None:
         """Leaves a message in each of the inboxes."""
@@ -214,7 +214,7 @@ class MessageServer:
     # -- answering --------------------------------------------------------------------------------
 
     def _reply_to_waiting(self) -> None:
-        """Tells all who can be told; where nobody can go on, those who are to do without."""
+        """Answers all that can be; where no rank can go on, those that continue without."""
         if self._is_interrupted:
             for rank in self._waiting:
                 self._reply(rank, Reply("interrupt"))
@@ -305,7 +305,7 @@ class MessageServer:
 
     def _end_all(self) -> None:
         """Nobody can go on. Where one was stopped early, its partners are to stop too; else it is
-        an error of all, told to one: with it the others are ended."""
+        an error of all, sent to one: with it the others are ended."""
         if "early" in self._ended.values():
             for rank in self._waiting:
                 self._reply(rank, Reply("stop"))
@@ -355,6 +355,6 @@ def _words(rank: int, waiting: _Waiting) -> str:
         keys = ", ".join(f'"{key.rpartition(NAME_END)[2]}"' for key in wanted.keys)
         return f"{where} waits for the key {keys}"
     sources = sorted(one.source for one in wanted.inboxes)
-    what = wanted.inboxes[0].what if wanted.inboxes else "letters"
+    what = wanted.inboxes[0].what if wanted.inboxes else "messages"
     names = "rank" if len(sources) == 1 else "one of ranks" if wanted.is_any else "ranks"
     return f"{where} waits for {what} by {names} {ranks_text(sources)}"

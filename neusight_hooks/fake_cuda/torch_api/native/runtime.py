@@ -1,4 +1,4 @@
-"""CUDA's runtime library as torch.cuda.cudart() hands it out: what answers without a GPU."""
+"""CUDA's runtime library as torch.cuda.cudart() returns it: what answers without a GPU."""
 
 from __future__ import annotations
 

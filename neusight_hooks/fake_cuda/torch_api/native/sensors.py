@@ -30,11 +30,11 @@ def install_sensors(patches: Patches, recorder: Recorder, gpu: GPU) -> None:
     library = "AMD SMI" if gpu.vendor == "amd" else "NVML"
 
     def telling(name: str, value: int, answer: str) -> Any:
-        def tell(device: Any = None) -> int:
+        def read(device: Any = None) -> int:
             recorder.warn_once(_NO_SENSORS.format(name=name, library=library, answer=answer))
             return value
 
-        return tell
+        return read
 
     for name, (value, answer) in assumed.items():
         patches.replace_code(torch.cuda, name, telling(name, value, answer))

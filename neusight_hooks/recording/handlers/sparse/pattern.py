@@ -17,7 +17,7 @@ def bounded(recorder: Recorder, words: str) -> None:
 
 
 def known_index(recorder: Recorder, index: Any) -> torch.Tensor | None:
-    """The values of indices, where they are known; invented ones tell nothing of a pattern."""
+    """The values of indices, where they are known; invented ones have no pattern."""
     if isinstance(index, ForecastTensor):
         is_known = index in recorder.known and not recorder.known.is_invented(index)
         return recorder.known.of(index) if is_known else None

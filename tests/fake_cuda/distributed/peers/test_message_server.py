@@ -41,7 +41,7 @@ def reported(exchange: MessageServer) -> list[tuple[int, Reply]]:
     return answers
 
 
-def test_letters_arrive_in_the_order_they_were_sent() -> None:
+def test_messages_arrive_in_the_order_they_were_sent() -> None:
     exchange = exchange_of(0, 1)
     exchange.post([(box(0, 1), b"first"), (box(0, 1), b"second")])
 
