@@ -216,10 +216,9 @@ def _figure(row: dict[str, str]) -> float:
 # -- forecasts -------------------------------------------------------------------------------------
 
 
-def forecast(folder: Path, task: tuple[Run, str]) -> dict[str, Any]:
-    """What `neusight run --json` says of it, without a mechanism of `_REPLACED` if one is named;
-    the recording is kept in the folder."""
-    run, without = task
+def forecast(folder: Path, run: Run, *, by_mechanism: bool = False) -> dict[str, Any]:
+    """What `neusight run --json` says of it; the recording is kept in the folder. `by_mechanism`:
+    under "without" the step without each of `_REPLACED` that acts on it, us."""
     texts = [repr(run), *(p.read_text() for p in (RECIPES / run.script, RECIPES / _SHARED))]
     path = folder / f"{sha256(''.join(texts).encode()).hexdigest()[:16]}.rec"
     if not path.exists():
@@ -234,11 +233,18 @@ def forecast(folder: Path, task: tuple[Run, str]) -> dict[str, Any]:
             path.unlink(missing_ok=True)
             lines = done.stderr.strip().splitlines()
             return {"failure": lines[-1] if lines else f"status {done.returncode}"}
+    saved = Forecast.load(path)
+    document = _priced(saved, run, "").to_json()
+    found = [mechanism for mechanism in _REPLACED if by_mechanism and _matters(run, mechanism)]
+    return document | {"without": {name: _step_us(saved, run, name) for name in found}}
+
+
+def _step_us(saved: Forecast, run: Run, without: str) -> float:
     with ExitStack() as undo:
-        for module, name, other in _REPLACED.get(without, ()):
+        for module, name, other in _REPLACED[without]:
             undo.callback(setattr, module, name, getattr(module, name))
             setattr(module, name, other)
-        return _priced(Forecast.load(path), run, without).to_json()
+        return _priced(saved, run, without).step_latency_us.median
 
 
 def _priced(saved: Forecast, run: Run, without: str) -> Forecast:
@@ -299,12 +305,13 @@ def _flops_per_token(document: dict[str, Any]) -> float:
 
 @dataclass(frozen=True)
 class Result:
-    """A case beside its forecast."""
+    """A case beside its forecast, and that without each mechanism, by name."""
 
     case: Case
     forecast: float
     is_inside: bool
     flops_per_unit: float = 0.0
+    without: tuple[tuple[str, float], ...] = ()
 
     @property
     def error(self) -> float:
@@ -313,12 +320,12 @@ class Result:
 
 
 def results(
-    found: list[Case], folder: Path, jobs: int, without: str = ""
+    found: list[Case], folder: Path, jobs: int, *, by_mechanism: bool = False
 ) -> Iterator[Result | tuple[Case, str]]:
     """Each case with its forecast, or with the reason why there is none."""
     runs = list(dict.fromkeys(case.run for case in found))
-    tasks = [(run, without) for run in runs]
-    for position, document in in_processes(partial(forecast, folder), tasks, at_once=jobs):
+    work = partial(forecast, folder, by_mechanism=by_mechanism)
+    for position, document in in_processes(work, runs, at_once=jobs):
         if isinstance(document, LostWorker):
             document = {"failure": document.failure}
         for case in found:
@@ -329,7 +336,10 @@ def results(
             elif not case.is_memory and not document["all_ranks"]["tokens_per_step"]:
                 yield case, "how many tokens enter a step was not found"
             else:
-                yield Result(case, *_forecast_figure(case, document), _flops_per_token(document))
+                value, is_inside = _forecast_figure(case, document)
+                step_us = document["step_latency_us"]["median"]
+                without = [(k, value * step_us / us) for k, us in document["without"].items()]
+                yield Result(case, value, is_inside, _flops_per_token(document), tuple(without))
 
 
 def constant_errors(done: list[Result]) -> dict[str, float]:
@@ -399,27 +409,24 @@ def csv_text(done: list[Result]) -> str:
     return stream.getvalue()
 
 
-def mechanisms_text(done: list[Result], folder: Path, jobs: int) -> str:
-    """A row for each source and mechanism: the errors of the cases whose forecast it changes, with
+def mechanisms_text(done: list[Result]) -> str:
+    """A row for each mechanism and source: the errors of the cases whose forecast it changes, with
     and without it."""
-    lines = ["source,mechanism,rows,median_error_percent,without_percent,signed_percent,"
-             "signed_without_percent"]  # fmt: skip
-    whole = {result.case: result for result in done if not result.case.is_memory}
-    for mechanism in _REPLACED:
-        found = [case for case in whole if _matters(case.run, mechanism)]
-        other = [
-            result
-            for result in results(found, folder, jobs, mechanism)
-            if isinstance(result, Result) and result.forecast != whole[result.case].forecast
-        ]
-        for (source, _), own in sorted(_by_source(other).items()):
-            pairs = [(whole[result.case].error, result.error) for result in own]
-            absolute = [100 * median(abs(pair[at]) for pair in pairs) for at in (0, 1)]
-            signed = [100 * median(pair[at] for pair in pairs) for at in (0, 1)]
-            figures = ",".join(f"{value:.1f}" for value in (*absolute, *signed))
-            lines.append(f"{source},{mechanism},{len(own)},{figures}")
-            print(lines[-1], flush=True)
-    return "\n".join(lines) + "\n"
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(("mechanism", "source", "rows", "median_error_percent", "without_percent",
+                     "median_signed_percent", "signed_without_percent"))  # fmt: skip
+    pairs: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for result in done:
+        for mechanism, value in () if result.case.is_memory else result.without:
+            if value != result.forecast:
+                pair = (result.error, value / result.case.value - 1.0)
+                pairs.setdefault((mechanism, result.case.source), []).append(pair)
+    for (mechanism, source), own in sorted(pairs.items()):
+        each = [100 * median(map(abs, errors)) for errors in zip(*own, strict=True)]
+        each += [100 * median(errors) for errors in zip(*own, strict=True)]
+        writer.writerow((mechanism, source, len(own), *(f"{error:.1f}" for error in each)))
+    return stream.getvalue()
 
 
 def _by_source(done: list[Result]) -> dict[tuple[str, bool], list[Result]]:
@@ -444,7 +451,8 @@ def main() -> int:
     found, missing = cases()
     found = [case for case in found if options.only in f"{case.source} {case.name}"]
     done: list[Result] = []
-    for item in results(found, options.results, options.jobs):
+    by_mechanism = options.mechanisms is not None
+    for item in results(found, options.results, options.jobs, by_mechanism=by_mechanism):
         if not isinstance(item, Result):
             case, reason = item
             print(f"failed   {case.name}: {reason}", flush=True)
@@ -466,8 +474,8 @@ def main() -> int:
     if options.csv:
         options.csv.write_text(csv_text(done), encoding="utf-8")
     if options.mechanisms:
-        text = mechanisms_text(done, options.results, options.jobs)
-        options.mechanisms.write_text(text, encoding="utf-8")
+        print(mechanisms_text(done))
+        options.mechanisms.write_text(mechanisms_text(done), encoding="utf-8")
     return 0
 
 
