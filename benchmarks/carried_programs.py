@@ -27,7 +27,8 @@ PROGRAMS = Path(__file__).parent / "results" / "programs.csv"
 #: Shares of the logarithm of measured / forecast that are shown.
 SHARES = (0.0, 0.125, KEPT_BY_OTHERS, 0.5, 0.75, KEPT_BY_RELATED, 1.0)
 
-#: A GPU's rows of operator chains are of other sources than its programs.
+#: A GPU's rows of operator chains are of other sources than its programs. Those of a host that is
+#: not its usual one are left out too.
 _CHAINS = "chains"
 
 
@@ -45,7 +46,7 @@ def pairs(path: Path) -> Iterator[Pair]:
     found: dict[tuple[str, str], dict[str, tuple[str, float]]] = defaultdict(dict)
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
-            if row["error"] and row["level"] != _CHAINS:
+            if row["error"] and row["level"] != _CHAINS and not row["host"]:
                 figure = row["half"], float(np.log1p(float(row["error"])))
                 found[row["level"], row["name"]][row["gpu"]] = figure
     for by_gpu in found.values():

@@ -111,7 +111,7 @@ def _is_asked(case: Case, options: argparse.Namespace) -> bool:
 
 def _place(case: Case) -> tuple[str, ...]:
     """What a program's runs in different modes share."""
-    return case.blob, case.gpu, case.method, case.version, case.torch
+    return case.blob, case.gpu, case.method, case.version, case.torch, case.host or ""
 
 
 def _row(case: Case, plain: Case, results: list[Result], folder: Path) -> Row:
@@ -257,7 +257,7 @@ def write_csv(found: list[Row], path: Path) -> None:
             writer.writerow((*stated, row.newer, *shown, row.compiled.is_inside))
 
 
-_OF_RESULT = ("gpu", "level", "name", "half", "bound", "dominant")
+_OF_RESULT = ("gpu", "host", "level", "name", "half", "bound", "dominant")
 _ERRORS = ("eager_error", "compiled_error", "ratio_error")
 
 

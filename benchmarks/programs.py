@@ -46,7 +46,7 @@ Case = kernelbench.Case | operator_chains.Case
 @dataclass(frozen=True)
 class Result:
     """A case and its forecast, µs; `low_us` to `high_us` is the 80 % interval; `reason` says why
-    there is none."""
+    there is none. `host` is that of the measurement where it is not the GPU's usual one."""
 
     name: str
     gpu: str
@@ -60,6 +60,7 @@ class Result:
     dominant: str = ""
     dominant_share: float = 0.0
     reason: str = ""
+    host: str = ""
 
     @property
     def error(self) -> float:
@@ -122,9 +123,11 @@ def _recorded_on(case: Case, folder: Path, gpu: str) -> Forecast:
 
 def _in_its_regime(found: Forecast, case: Case) -> Forecast:
     """The forecast at the clocks of the measurement: do_bench runs a chain for a tenth of a second,
-    in which the power limit hardly sets in; the others ran for longer, as programs do."""
-    is_short = isinstance(case, operator_chains.Case)
-    return found.on(found.gpu, predictor="tiled_burst") if is_short else found
+    in which the power limit hardly sets in; the others ran for longer, as programs do. And beside
+    the host of the measurement."""
+    if isinstance(case, operator_chains.Case):
+        return found.on(found.gpu, predictor="tiled_burst")
+    return found.on(found.gpu, host=case.host) if case.host else found
 
 
 def _record(case: Case, path: Path, gpu: str) -> None:
@@ -174,7 +177,8 @@ def result_of(case: Case, folder: Path) -> Result:
     """Forecasts one case."""
     measured = case.measured_us if isinstance(case, kernelbench.Case) else case.measured
     program = case.problem if isinstance(case, kernelbench.Case) else case.program
-    empty = Result(name_of(case), case.gpu, level_of(case), half_of(program), measured)
+    host = (case.host if isinstance(case, kernelbench.Case) else None) or ""
+    empty = Result(name_of(case), case.gpu, level_of(case), half_of(program), measured, host=host)
     try:
         found = _in_its_regime(recorded(case, folder, case.gpu), case)
         time_us = between_events_us(found, case)
@@ -334,7 +338,7 @@ def _rank(case: Case) -> int:
 
 def write_csv(results: list[Result], path: Path) -> None:
     """The error of every case as a row, without the measurements, which are others' data."""
-    columns = ("gpu", "level", "name", "half", "bound", "dominant", "reason")
+    columns = ("gpu", "host", "level", "name", "half", "bound", "dominant", "reason")
     with path.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow((*columns, "dominant_share", "error", "is_inside"))

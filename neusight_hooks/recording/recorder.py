@@ -35,6 +35,7 @@ from neusight.recording.inputs.inputs import StepInputs
 from neusight.recording.recording import CompiledFrame, OpSignature
 from neusight.recording.repeats.calls import RepeatedCalls
 from neusight.recording.steps.cutter import StepCutter
+from neusight.recording.steps.operators import StepsToFollow
 from neusight.recording.storages import StorageWatch
 from neusight.recording.tape import Listeners, Tape, TapedOp
 from neusight.recording.tensor import (
@@ -105,7 +106,7 @@ class Recorder:
             self.tape, self.attribution, self.storages, steady_steps, self.inputs.may_draft
         )
         self.operators = OperatorCalls(self.tape, self.mode, lambda: bool(self.doing))
-        self.cutter.on_step.subscribe(self.operators.step_ends)
+        self.cutter.on_step.subscribe(StepsToFollow(self.operators).step_ends)
         self.fake_kernels = FakeKernels(self.mode, self.devices)
         self.pinned = PinnedMemory(self.mode)
         self.known = KnownValues()

@@ -282,6 +282,8 @@ class Tape:
         #: What operators did since the last entry, and before.
         self.calls: list[CallEvent] = []
         self.call_log: list[CallEvent] = []
+        #: Whether that is written, and was for all entries since the last cut.
+        self.has_calls = self.has_all_calls = False
         #: Called before an entry is written, to add to `calls` what ended.
         self.before_entry = Listeners[[]]()
         #: Calls of compiled code that run, one in the other.
@@ -348,6 +350,12 @@ class Tape:
         """The host waits here for the GPU."""
         stack = () if self.stacks is None else self.stacks.here()
         self.add(Synchronize(reason, call_site(), stream, event, stack))
+
+    def write_calls(self, wanted: bool) -> None:
+        """From now on operators are written, or no longer."""
+        self.calls.clear()
+        self.has_calls = wanted
+        self.has_all_calls = wanted and not self.entries
 
     def new_event(self) -> int:
         """The number of an event; they count through all of the program."""
@@ -422,6 +430,7 @@ class Tape:
         upto = len(self.entries) if upto is None else upto
         taken = self.entries[:upto]
         del self.entries[:upto]
+        self.has_all_calls = self.has_calls
         self.num_cuts += 1
         self._num_read = max(0, self._num_read - upto)
         if self._max_ops is not None:

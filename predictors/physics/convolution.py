@@ -153,12 +153,18 @@ _DIRECT_WEIGHT_TAP_INSTRUCTIONS = 75.0
 _NHWC_OUTPUT_INSTRUCTIONS = 40.0
 _NHWC_TAP_INSTRUCTIONS = 10.0
 
+#: Of these the share in 16 bits without a stride, where a thread computes two channels at once.
+#: Six layers of MobileNet v2 on H100, torch 2.11 (`benchmarks/measured/h100/workloads`): forward
+#: 0.45 to 0.55, image gradients 0.44 to 1.34, geometric mean 0.71; with a stride 0.8 to 1.2.
+_NHWC_HALF_SHARES = {"forward": 0.5, "data_gradient": 0.75, "weight_gradient": 1.0}
+
 _HALVES = ("fp16", "bf16")
 
 #: Groups of more channels stored as NHWC: multiplications as a share of the lanes that integers do
-#: not share. data/kernelbench, level 3's 25 compiled, even half: 0.066 on H100, 0.068 on L40S;
-#: judged on 26.
-_NHWC_GROUPED_SHARE = 0.067
+#: not share, under a cuDNN before 9.8 and since. data/kernelbench, level 3's 25 compiled, even
+#: half: 0.066 on H100 and 0.068 on L40S with torch 2.5, 0.18 on H100 with 2.9; judged on 26.
+_OLD_NHWC_GROUPED_SHARE = 0.067
+_NHWC_GROUPED_SHARE = 0.18
 
 #: Groups of more channels, of one tap: what GPUs without TF32 reach of their FP32 peak.
 #: data/kernelbench, even half: T4 0.014 in ShuffleNet's unit, where A100, H100 and L40S do as with
@@ -387,7 +393,9 @@ def _nhwc_grouped_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
     if not _is_direct(kernel):
         ordinary = _ordinary_timing(kernel, gpu)
         lanes = gpu.peak_flops("fp32") * (0.5 if _shares_lanes(gpu) else 1.0)
-        time_us = kernel.flops * 1e6 / (lanes * _NHWC_GROUPED_SHARE)
+        is_old = kernel.variant == "cudnn_9_1"
+        share = _OLD_NHWC_GROUPED_SHARE if is_old else _NHWC_GROUPED_SHARE
+        time_us = kernel.flops * 1e6 / (lanes * share)
         return replace(ordinary, time_us=max(ordinary.time_us, time_us), spread=_WIDE_SPREAD)
     is_square = len(set(size.kernel)) == 1
     timing = _direct_timing(kernel, gpu) if is_square else _ordinary_timing(kernel, gpu)
@@ -582,7 +590,10 @@ def _direct_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
     taps = float(prod(size.kernel)) if is_gradient else kernel.flops / 2.0 / max(1, outputs)
     fixed, of_a_tap = _DIRECT_OUTPUT_INSTRUCTIONS, _DIRECT_TAP_INSTRUCTIONS
     if _is_nhwc_grouped(kernel, gpu):
-        fixed, of_a_tap = _NHWC_OUTPUT_INSTRUCTIONS, _NHWC_TAP_INSTRUCTIONS
+        share = 1.0
+        if kernel.compute in _HALVES and prod(size.stride) == 1:
+            share = _NHWC_HALF_SHARES[size.direction]
+        fixed, of_a_tap = share * _NHWC_OUTPUT_INSTRUCTIONS, share * _NHWC_TAP_INSTRUCTIONS
     elif size.direction == "weight_gradient" and gpu.vendor == "nvidia":
         fixed, of_a_tap = 0.0, _DIRECT_WEIGHT_TAP_INSTRUCTIONS
     instructions = outputs * (fixed + taps * of_a_tap)

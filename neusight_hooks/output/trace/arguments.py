@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import (
     DTYPE_BYTES,
@@ -15,8 +17,10 @@ from neusight.recording.recording import Argument, OpSignature, TensorSpec
 __all__ = [
     "CPP_TYPES",
     "REGISTERS_PER_BLOCK",
+    "UNKNOWN",
     "forecast_arguments",
     "launch_arguments",
+    "passed",
     "shape_arguments",
 ]
 
@@ -41,6 +45,13 @@ _SCALAR_TYPES = {
     "uint8": 0, "int8": 1, "int16": 2, "int32": 3, "int64": 4, "float16": 5, "float32": 6,
     "float64": 7, "complex32": 8, "complex64": 9, "complex128": 10, "bool": 11, "bfloat16": 15,
     "float8_e5m2": 23, "float8_e4m3fn": 24,
+}  # fmt: skip
+#: A number whose value is not known.
+UNKNOWN = "?"
+#: Texts that are shown as numbers (c10::Layout, c10::MemoryFormat).
+_SCALARS = {
+    **_SCALAR_TYPES, UNKNOWN: "", "strided": 0, "contiguous_format": 0, "preserve_format": 1,
+    "channels_last": 2, "channels_last_3d": 3,
 }  # fmt: skip
 REGISTERS_PER_BLOCK = 65536
 #: Elements of a thread's work in PyTorch's vectorized kernels.
@@ -98,13 +109,13 @@ def forecast_arguments(kernel: Kernel, estimate: Estimate) -> dict[str, object]:
     return args
 
 
-def shape_arguments(signature: OpSignature) -> dict[str, object]:
-    """The inputs of an op as record_shapes shows them."""
+def shape_arguments(arguments: Iterable[Argument]) -> dict[str, object]:
+    """The inputs of an operator as record_shapes shows them."""
     dims: list[object] = []
     types: list[str] = []
     strides: list[object] = []
     values: list[str] = []
-    for argument in _passed(signature):
+    for argument in arguments:
         dim, kind, stride, value = _shown(argument)
         dims.append(dim)
         types.append(kind)
@@ -118,12 +129,22 @@ def shape_arguments(signature: OpSignature) -> dict[str, object]:
     }
 
 
-def _passed(signature: OpSignature) -> tuple[Argument, ...]:
+def passed(signature: OpSignature) -> tuple[Argument, ...]:
     """What the op was called with; of a kernel that was fused, its tensors and then its sizes."""
     if not signature.op.startswith("inductor::"):
-        return tuple(value for _, value in signature.arguments)
+        return tuple(
+            _wrapped(value) if name == "other" and signature.overload == "Tensor" else value
+            for name, value in signature.arguments
+        )
     sizes = signature.by_name.get("numels", ())
     return (*signature.input_tensors, *(sizes if isinstance(sizes, tuple) else ()))
+
+
+def _wrapped(value: Argument) -> Argument:
+    """A number of Python's where a tensor is expected is passed as one."""
+    if isinstance(value, (float, int)):
+        return TensorSpec((), (), "float64" if isinstance(value, float) else "int64")
+    return value
 
 
 def _shown(argument: Argument) -> tuple[object, str, object, str]:
@@ -137,7 +158,7 @@ def _shown(argument: Argument) -> tuple[object, str, object, str]:
             shapes = [list(item.shape) for item in tensors]
             return shapes, "TensorList", [list(item.stride) for item in tensors], ""
         return [], "ScalarList", [], f"[{', '.join(_concrete(item) for item in argument)}]"
-    if argument is None:
+    if argument is None or (isinstance(argument, str) and argument not in _SCALARS):
         return [], "", [], ""
     return [], "Scalar", [], _concrete(argument)
 
@@ -146,6 +167,6 @@ def _concrete(value: Argument) -> str:
     if isinstance(value, bool) or not isinstance(value, (float, str)):
         return str(value)
     if isinstance(value, str):
-        return str(_SCALAR_TYPES.get(value, value))
+        return str(_SCALARS.get(value, value))
     text = f"{value:.17g}"  # as C++ prints a double: 0.1 is 0.10000000000000001, 1.0 is "1."
     return text if any(mark in text for mark in ".einf") else text + "."

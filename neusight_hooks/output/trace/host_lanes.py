@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from neusight.output.rocm_names import hip_call, miopen_op
-from neusight.output.trace.arguments import shape_arguments
 from neusight.output.trace.collectives import Collectives, is_collective, parameters
+from neusight.output.trace.composite_inputs import ShownInputs
 from neusight.output.trace.device_lanes import DeviceLanes
 from neusight.output.trace.events import (
     APART_NS,
@@ -19,7 +19,7 @@ from neusight.output.trace.events import (
     joined,
     members,
 )
-from neusight.recording.recording import COMPILED_CODE, OpCall, OpSignature
+from neusight.recording.recording import COMPILED_CODE, OpCall
 from neusight.timeline.launches import DRIVER_LAUNCH
 from neusight.timeline.operators.repeats import offset_between
 from neusight.timeline.scheduler import GRAPH_LAUNCH
@@ -76,13 +76,12 @@ class HostLanes:
         self._device = device
         self.timeline = timeline
         self._collectives = collectives
-        self._record_shapes = record_shapes
         self._modules = _Modules() if with_modules else None
         self._spans = timeline.host
         self._names: dict[str, str] = {}
         self._known_steps: dict[int, _KnownStep] = {}  # by the identity of what was recorded
-        # By the identities of signatures and calls, which the timeline keeps.
-        self._shapes: dict[int, str] = {}
+        self._shown = ShownInputs(timeline.host, is_wanted=record_shapes)
+        # By the identities of calls, which the timeline keeps.
         self._inputs: dict[int, str] = {}
         self._external: dict[int, int] = {}  # span position -> external id of its launches
         self._announced: set[int] = set()  # ops that are a collective and nothing else
@@ -203,6 +202,8 @@ class HostLanes:
             inputs = joined(members({"kernel_backend": "triton"}), inputs)
         elif not _is_in_function(span, self._spans):
             number = self._forward_of(self._sequence(span), span, start)
+            if number is not None and span.call is not None:
+                self._shown.returned(number, span.call.signature)
         self._complete("cpu_op", span, start, end, external, inputs, number=number)
         collective = self._collective_of(position) if self._collectives.are_any else None
         if collective is not None:
@@ -212,10 +213,10 @@ class HostLanes:
     def _operator(self, position: int, span: HostSpan, start: int, end: int) -> None:
         """An operator around ops, with the number of the first, or below one."""
         external = self._external[position] = self._log.new_id()
-        number, call = span.sequence_nr, span.call
+        number = span.sequence_nr
         if number is not None:
             number += self._log.num_sequences
-        shapes = self._shapes_of(call.signature) if call and self._record_shapes else ""
+        shapes = self._shown.of_operator(position, span)
         self._complete("cpu_op", span, start, end, external, shapes, number=number)
 
     def _forward_of(self, number: int | None, span: HostSpan, start: int) -> int | None:
@@ -237,8 +238,12 @@ class HostLanes:
     def _node(self, position: int, span: HostSpan, start: int, end: int) -> None:
         external = self._external[position] = self._log.new_id()
         number = self._sequence(span)
-        self._complete("cpu_op", span, start, end, external, number=number, forward_thread=1)
-        if number is not None and not span.name.startswith("autograd::engine"):
+        is_engine = span.name.startswith("autograd::engine")
+        shapes = "" if is_engine else self._shown.of_node(position, span, number)
+        self._complete(
+            "cpu_op", span, start, end, external, shapes, number=number, forward_thread=1
+        )
+        if number is not None and not is_engine:
             self._arrow_to_node(number, start)
 
     def _arrow_to_node(self, number: int, start: int) -> None:
@@ -255,17 +260,11 @@ class HostLanes:
         number = span.sequence_nr if span.call is None else span.call.sequence_nr
         return None if number is None else self._log.num_sequences + number
 
-    def _shapes_of(self, signature: OpSignature) -> str:
-        known = self._shapes.get(id(signature))
-        if known is None:
-            known = self._shapes[id(signature)] = members(shape_arguments(signature))
-        return known
-
     def _inputs_of(self, call: OpCall) -> str:
         """What an op was called with, and by which lines of the program."""
         known = self._inputs.get(id(call))
         if known is None:
-            shapes = self._shapes_of(call.signature) if self._record_shapes else ""
+            shapes = self._shown.of_op(call.signature)
             stack = members({"Call stack": ";".join(call.stack)}) if call.stack else ""
             known = self._inputs[id(call)] = joined(shapes, stack)
         return known

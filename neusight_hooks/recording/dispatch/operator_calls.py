@@ -8,16 +8,13 @@ from typing import Any, Protocol
 
 import torch
 
-from neusight.recording.recording import COMPILED_CODE, UNSEEN, StepKind
+from neusight.recording.recording import COMPILED_CODE, UNSEEN
 from neusight.recording.tape import CallToken, Tape
 from neusight.recording.tensor import ForecastMode
 
 #: Begins and ends of one recording after which no more are written: a program whose steps never
 #: repeat.
 _MOST_EVENTS = 600_000
-
-#: Steps in a row after which one is not followed.
-_STEPS_IN_A_ROW = 2
 
 #: Begins the names of records that are no operators: a mode is asked (torch 2.13); compiled code
 #: runs, which the timeline has from its marks.
@@ -79,17 +76,25 @@ class OperatorCalls:
         self._nodes: dict[bytes, CallToken | None] = {}
         self._is_answering = False
         self._skips_next = False
-        self._num_followed = 0  # steps in a row, the last included
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether operators come from anywhere."""
+        return self._source is not None
 
     def start(self, source: OperatorSource) -> None:
         """From now on operators come from there."""
         self._source = source
+        self._name_of = source.name_of
         self.follow(True)
 
     def stop(self) -> None:
         """Nothing is followed any more."""
-        self.follow(False)
-        self._source = None
+        self.note_ends()
+        self._stop_noting()
+        if self._source is not None:
+            self._source.switch(False)
+        self._source, self.is_on = None, False
 
     def follow(self, wanted: bool) -> None:
         """Switches the source on or off, if there is one."""
@@ -99,34 +104,27 @@ class OperatorCalls:
         self._source.switch(wanted)
         self.is_on = wanted
         self._running.clear()
-        self._tape.calls.clear()
+        self._tape.write_calls(wanted)
         self._stop_noting()
         if wanted:
             self._stop_noting = self._tape.before_entry.subscribe(self.note_ends)
-
-    def step_ends(self, kind: StepKind, is_repeated: bool) -> None:
-        """A step has ended. Of steps that go on alike one is enough; most do so from the second,
-        which an optimizer begins without state no longer, and others have those of the steps
-        around them (`with_operators`)."""
-        if kind == "setup":
-            return
-        self._num_followed = self._num_followed + 1 if self.is_on else 0
-        self.follow(not is_repeated and self._num_followed < _STEPS_IN_A_ROW)
 
     # -- callbacks --------------------------------------------------------------------------------
 
     def begins(self, record: int, number: int, is_node: bool) -> bool:
         """An operator, or a node of autograd, begins; whether its end is of interest."""
-        source, tape = self._source, self._tape
-        if self._is_answering or source is None:
+        if self._is_answering:
             return False
-        name = source.name_of(record)
+        name = self._name_of(record)
         known = self._nodes if is_node else self._operators
         token = known.get(name, _UNKNOWN)
-        if token is None or not tape.is_open or tape.num_compiled:
-            return False  # what compiled code calls is torch's to say, and not the same on a GPU
-        if self._mode.is_inside or self._is_elsewhere() or not self._is_in_lane():
+        if token is None or (_thread() != self._main and _graph_task() == _NO_GRAPH_TASK):
             return False
+        tape, source = self._tape, self._source
+        if source is None or not tape.is_open or self._mode.is_inside or self._is_elsewhere():
+            return False
+        if tape.num_compiled:
+            return False  # what compiled code calls is torch's to say, and not the same on a GPU
         if token is _UNKNOWN:
             token = known[name] = _token_of(name, is_node)
             if token is None:

@@ -143,7 +143,8 @@ class RecordFunctions:
         self._contexts = memoryview(contexts).cast("B").cast("P")
         self._handles: list[int] = []
         #: The name of the operator that begins just now.
-        self.name_of = ctypes.CFUNCTYPE(ctypes.c_char_p, ctypes.c_void_p)((_NAME, self._library))
+        #: (It returns at once, so that it keeps Python's lock.)
+        self.name_of = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.c_void_p)((_NAME, self._library))
         starts = self._starts(begins, ctypes.addressof(contexts))
         self._callbacks = [
             _callback(scope, start)

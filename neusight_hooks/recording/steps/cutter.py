@@ -95,8 +95,8 @@ class StepCutter:
         self.is_paused = False
         #: Called once, instead of ending the script, where there are enough steady steps.
         self.on_enough = Listeners[[]]()
-        #: Called after each step, with its kind and whether it equals the one before.
-        self.on_step = Listeners[[StepKind, bool]]()
+        #: Called after each step, and whether it equals the one before.
+        self.on_step = Listeners[[Step, bool]]()
         #: How long something longer than what repeats is looked for.
         self.lookahead = Lookahead()
         self.writer = StepWriter(storages, tape.call_log)
@@ -489,6 +489,7 @@ class StepCutter:
         self._cut([at[end] - at[first] for end in range(first + period, stop + 1, period)])
 
     def _close(self, kind: StepKind | None = None, upto: int | None = None) -> None:
+        has_all_calls = self._tape.has_all_calls
         taped = self._tape.cut(upto)
         self._attribution.forget_earlier()
         for turns in (self._updates, self._rounds, self._returns):
@@ -503,9 +504,10 @@ class StepCutter:
             kind = kind or _kind_of(taped)
             batch = batch_of_step(taped, trains=kind == "train", rolls_out=self._is_on_policy)
             entries = self.writer.write(taped)
-            step = Step(kind, entries, batch=batch, operators=self.writer.operators)
+            operators = self.writer.operators if has_all_calls else ()
+            step = Step(kind, entries, batch=batch, operators=operators)
             is_repeated = self._folded.add(step)
-            self.on_step(kind, is_repeated)
+            self.on_step(step, is_repeated)
 
     def _stop_if_enough(self) -> None:
         if self._steady_steps is None:

@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import SupportsIndex, overload
 
-from neusight.recording.recording import Entry, Mark, OpCall, Operator, Step
+from neusight.recording.dispatch.operator_calls import OperatorCalls
+from neusight.recording.recording import Alloc, Entry, Free, HostWork, Mark, OpCall, Operator, Step
 from neusight.recording.tape import CallEvent, CallToken
 
 
-class StepOperators(Sequence[Operator]):
-    """The operators of one step of `num_entries`, put together when somebody reads them: most
-    recordings are made for their figures alone.
+class _ReadLater(Sequence[Operator]):
+    """Operators that are put together when somebody reads them: most recordings are made for their
+    figures alone."""
+
+    @cached_property
+    def _all(self) -> tuple[Operator, ...]:
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Operator: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Operator, ...]: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> Operator | tuple[Operator, ...]:
+        return self._all[index]
+
+    def __iter__(self) -> Iterator[Operator]:
+        return iter(self._all)
+
+
+class StepOperators(_ReadLater):
+    """The operators of one step of `num_entries`.
 
     `runs` are pairs of an entry's position, and where in `log` is written what began and ended
     before it. Autograd's numbers count from `base`.
@@ -29,19 +52,6 @@ class StepOperators(Sequence[Operator]):
 
     def __bool__(self) -> bool:
         return any(isinstance(event, CallToken) for _, events in self._read() for event in events)
-
-    def __len__(self) -> int:
-        return len(self._all)
-
-    @overload
-    def __getitem__(self, index: SupportsIndex) -> Operator: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Operator, ...]: ...
-    def __getitem__(self, index: SupportsIndex | slice) -> Operator | tuple[Operator, ...]:
-        return self._all[index]
-
-    def __iter__(self) -> Iterator[Operator]:
-        return iter(self._all)
 
     def _read(self) -> Iterator[tuple[int, Sequence[CallEvent]]]:
         runs, log = iter(self._runs), self._log
@@ -77,71 +87,213 @@ class StepOperators(Sequence[Operator]):
         )
 
 
+class _OperatorsOfOther(_ReadLater):
+    """The operators of a step that was not followed, by those of steps that were: around what it
+    does in the same order. What was found out is in `known`."""
+
+    def __init__(self, step: Step, others: Sequence[_Followed], known: _Known) -> None:
+        self._step = step
+        self._others = others
+        self._known = known
+
+    @cached_property
+    def _all(self) -> tuple[Operator, ...]:
+        ops, places = ops_of(self._step), _places(self._step)
+        if (ops, places) not in self._known:
+            found = [(aligned(other.ops, ops), other) for other in self._others]
+            positions, other = min(found, key=lambda alike: alike[0].count(None))
+            self._known[ops, places] = _carried(other, positions, places)
+        return self._known[ops, places]
+
+
+_Known = dict[tuple[tuple[str, ...], tuple[int, ...]], tuple[Operator, ...]]
+
+
 def with_operators(steps: Sequence[Step]) -> tuple[Step, ...]:
-    """The steps; one whose operators were not followed has those of one with the same ops in the
-    same order, of whatever sizes, else those around what it begins and ends with as the step before
-    or after it."""
-    followed = [(at, _ops_of(step)) for at, step in enumerate(steps) if step.operators]
-    known = {ops: steps[at].operators for at, ops in followed}
+    """The steps; one whose operators were not followed has those of the nearest ones around what
+    both do in the same order, of whatever sizes."""
+    followed = [at for at, step in enumerate(steps) if step.operators]
+    known: _Known = {}
+    others = {at: _Followed([*steps[max(0, at - 1) : at + 1]]) for at in followed}
     shown = list(steps)
     for at, step in enumerate(steps):
         if not step.operators and step.entries and followed:
-            ops = _ops_of(step)
-            near = sorted(followed, key=lambda other: abs(other[0] - at))[:2]
-            found = known.get(ops) or _most([_carried(steps[n].operators, o, ops) for n, o in near])
+            near = sorted(followed, key=lambda other: abs(other - at))[:_NUM_NEAR]
+            found = _OperatorsOfOther(step, [others[other] for other in near], known)
             shown[at] = replace(step, operators=found)
     return tuple(shown)
 
 
-def _most(found: Sequence[tuple[Operator, ...]]) -> tuple[Operator, ...]:
-    return max(found, key=len)
+#: Followed steps of which one may have the operators of another step.
+_NUM_NEAR = 4
+
+#: Entries in a row by which two steps are found to go on alike.
+_ALIKE = 6
+
+#: Entries before a step that are compared with another one, too: what comes before the first call
+#: of a model is setup, and before later ones a part of their steps.
+_BEFORE = 64
 
 
-#: Share of a step's entries at its start and end that are those of another one, from which on it
-#: has the operators around them.
-_ENOUGH_ALIKE = 0.5
+def ops_of(step: Step) -> tuple[str, ...]:
+    """What a step does, without sizes and memory."""
+    return tuple(_kind_of(step.entries[place]) for place in _places(step))
+
+
+#: Followed steps, the last ones, with which one is compared.
+_MOST_COMPARED = 4
+
+
+class StepsToFollow:
+    """Has the operators of a step followed unless it is going to do what another one did: of such
+    steps one is enough, the others have its operators (`with_operators`)."""
+
+    def __init__(self, calls: OperatorCalls) -> None:
+        self._calls = calls
+        # What the last step did, and what those did that were followed.
+        self._before: tuple[str, ...] = ()
+        self._followed: list[tuple[str, ...]] = []
+
+    def step_ends(self, step: Step, is_repeated: bool) -> None:
+        """A step has ended; the next one is taken to be like it."""
+        calls = self._calls
+        if not calls.is_possible or (is_repeated and not calls.is_on):
+            return
+        before, ops = self._before, ops_of(step)
+        self._before = ops
+        if step.kind == "setup":
+            return
+        if step.operators:
+            followed = ops_with_before(before, ops)
+            self._followed = [followed, *self._followed[: _MOST_COMPARED - 1]]
+        calls.follow(not any(has_operators_of(other, ops) for other in self._followed))
+
+
+def ops_with_before(before: tuple[str, ...], ops: tuple[str, ...]) -> tuple[str, ...]:
+    """What a step does, after what the step before it did last on the GPU."""
+    return (*("" if op == _CPU_WORK else op for op in before[-_BEFORE:]), *ops)
+
+
+class _Followed:
+    """A step that was followed, and the end of the step before it."""
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self._steps = steps
+
+    @cached_property
+    def ops(self) -> tuple[str, ...]:
+        """What happens in them."""
+        *before, step = map(ops_of, self._steps)
+        return ops_with_before(before[0] if before else (), step)
+
+    @cached_property
+    def operators(self) -> Sequence[Operator]:
+        """Their operators, around positions among `ops`."""
+        found: list[Operator] = []
+        first = len(self.ops)
+        for step in reversed(self._steps):
+            places = _places(step)
+            first -= len(places)
+            moved = (
+                operator._replace(
+                    first=first + bisect_left(places, operator.first),
+                    last=first + bisect_left(places, operator.last),
+                )
+                for operator in step.operators
+            )
+            found[:0] = moved if first >= 0 else _whole_trees(moved)
+        return found
+
+
+def _whole_trees(operators: Iterable[Operator]) -> Iterator[Operator]:
+    """Those that begin where positions begin, with what is around them."""
+    is_whole = False
+    for operator in operators:
+        is_whole = operator.first >= 0 and (is_whole or operator.depth == 0)
+        if is_whole:
+            yield operator
+
+
+#: Work on the CPU, in which all its operators lie.
+_CPU_WORK = HostWork.__name__
+#: Begins the names of ops of optimizers, which have no operators around them.
+_OF_OPTIMIZERS = ("aten::_foreach_", "aten::_fused_")
+
+
+def has_operators_of(ops: Sequence[str], others: Sequence[str]) -> bool:
+    """Whether all of `others` that may have operators around it is in `ops`, in the same order."""
+    return ops == others or not any(
+        position is None
+        and (other == _CPU_WORK or ("::" in other and not other.startswith(_OF_OPTIMIZERS)))
+        for other, position in zip(others, aligned(ops, others), strict=True)
+    )
+
+
+def aligned(ops: Sequence[str], others: Sequence[str]) -> list[int | None]:
+    """For each of `others` its position among `ops`, in rising order; None for what comes between.
+    After a difference at least `_ALIKE` in a row, or the rest, say where both go on alike."""
+    places: dict[tuple[str, ...], list[int]] = {}
+    for place in range(len(ops)):
+        places.setdefault(tuple(ops[place : place + _ALIKE]), []).append(place)
+    found: list[int | None] = []
+    at, is_alike = 0, True
+    for position, other in enumerate(others):
+        if not (is_alike and at < len(ops) and ops[at] == other):
+            here = places.get(tuple(others[position : position + _ALIKE]), [])
+            after = bisect_left(here, at)
+            is_alike = after < len(here)
+            at = here[after] if is_alike else at
+            if is_alike:  # what could go with what precedes, too, goes with what follows
+                for back in range(1, min(at, position) + 1):
+                    if others[position - back] != ops[at - back]:
+                        break
+                    found[position - back] = at - back
+        found.append(at if is_alike else None)
+        at += is_alike
+    return found
 
 
 def _carried(
-    operators: Sequence[Operator], ops: Sequence[str], others: Sequence[str]
+    other: _Followed, positions: Sequence[int | None], places: Sequence[int]
 ) -> tuple[Operator, ...]:
-    """Operators around entries of these kinds, as they are around other ones: those that begin and
-    end among the entries at the start and the end that both have."""
-    shorter, longer = sorted((len(ops), len(others)))
-    start = _num_same(ops, others, shorter)
-    end = _num_same(ops[::-1], others[::-1], shorter - start)
-    if start + end < _ENOUGH_ALIKE * longer:
-        return ()
-
-    def moved(position: int, most_before: int) -> int | None:
-        if position <= most_before:
-            return position
-        return position + len(others) - len(ops) if position >= len(ops) - end else None
-
-    # What begins where both are alike again goes with what follows.
-    most_before = start - 1 if start + end == len(ops) else start
-
+    """The operators of what was followed around entries that a step has, too, at these `places`; by
+    `positions` among the other's."""
+    begins: dict[int, int] = {}
+    ends: dict[int, int] = {}
+    between: dict[int, int] = {}
+    last: int | None = -1
+    for place, position in zip(places, positions, strict=True):
+        if position is not None:
+            # What begins or ends between two entries goes with the one that both steps have.
+            begins.setdefault(position + 1, place + 1)
+            begins[position] = place
+            ends.setdefault(position, place)
+            ends[position + 1] = place + 1
+            if last == position - 1 or other.ops[position] == _CPU_WORK:
+                between[position] = place
+        last = position
+    if last == len(other.ops) - 1:
+        between[last + 1] = places[-1] + 1
     found: list[Operator] = []
     around: list[bool] = []  # of those that enclose the next one, which are kept
-    for operator in operators:
-        first, last = moved(operator.first, most_before), moved(operator.last, start)
+    for operator in other.operators:
+        if operator.first == operator.last:
+            first = last = between.get(operator.first)
+        else:
+            first, last = begins.get(operator.first), ends.get(operator.last)
         del around[operator.depth :]
-        if first is not None and last is not None:
-            last = max(first, last)
-            found.append(operator._replace(first=first, last=last, depth=sum(around)))
         around.append(first is not None and last is not None)
+        if first is not None and last is not None:
+            depth = sum(around[:-1])
+            found.append(operator._replace(first=first, last=max(first, last), depth=depth))
     return tuple(found)
 
 
-def _num_same(ops: Sequence[str], others: Sequence[str], most: int) -> int:
-    for position in range(most):
-        if ops[position] != others[position]:
-            return position
-    return most
-
-
-def _ops_of(step: Step) -> tuple[str, ...]:
-    return tuple(map(_kind_of, step.entries))
+def _places(step: Step) -> tuple[int, ...]:
+    """The positions of all entries but those of memory."""
+    return tuple(
+        place for place, entry in enumerate(step.entries) if not isinstance(entry, (Alloc, Free))
+    )
 
 
 def _kind_of(entry: Entry) -> str:

@@ -117,6 +117,25 @@ def test_convolutions_of_volumes_say_which_cudnn_they_run_on() -> None:
     assert kernels(convolution("float32"), MathMode(torch=(2, 9)))[0].variant == ""
 
 
+@pytest.mark.parametrize(("groups", "old"), [(1, ""), (4, "cudnn_9_1"), (16, "")])
+def test_convolutions_of_groups_but_depthwise_say_that_their_cudnn_is_old(
+    groups: int, old: str
+) -> None:
+    grouped = call(
+        "convolution",
+        spec(8, 16, 32, 32),
+        input_=spec(8, 16, 32, 32),
+        weight=spec(16, 16 // groups, 1, 1),
+        bias=None,
+        stride=(1, 1),
+        transposed=False,
+        groups=groups,
+    )
+    modes = [MathMode(torch=(2, 5)), MathMode(torch=(2, 9)), MathMode(torch=(2, 5), miopen=True)]
+
+    assert [kernels(grouped, mode)[0].variant for mode in modes] == [old, "", ""]
+
+
 @pytest.mark.parametrize(
     ("stride", "dilation", "variant"), [(2, 2, "dilated"), (2, 1, ""), (1, 2, "dilated")]
 )
@@ -241,6 +260,28 @@ def test_groups_are_derived_from_the_weight_where_the_op_does_not_say() -> None:
     )  # fmt: skip
 
     assert kernel.flops == 2 * 8 * 36 * 9
+
+
+@pytest.mark.parametrize(
+    ("math", "launched"),
+    [
+        (MathMode(), ["convolution_forward"]),
+        (MathMode(miopen=True), ["convolution_forward", "add"]),
+    ],
+)
+def test_torchs_own_depthwise_kernel_begins_with_the_bias(
+    math: MathMode, launched: list[str]
+) -> None:
+    signature = call(
+        "convolution", spec(1, 8, 8, 8), input_=spec(1, 8, 8, 8), weight=spec(8, 1, 7, 7),
+        bias=spec(8), stride=(1, 1), padding=(3, 3), dilation=(1, 1), transposed=False,
+        output_padding=(0, 0), groups=8,
+    )  # fmt: skip
+
+    kernel, *_ = found = kernels(signature, math)
+
+    assert [one.name for one in found] == launched
+    assert kernel.bytes_read == 4 * (512 + 8 * 49 + 8 * (not math.miopen))
 
 
 def test_the_bias_gradient_is_a_sum_a_channel() -> None:

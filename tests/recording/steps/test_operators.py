@@ -4,8 +4,21 @@ from __future__ import annotations
 
 import pickle
 
-from neusight.recording.recording import MathMode, OpCall, Operator, OpSignature, Step
-from neusight.recording.steps.operators import StepOperators, with_operators
+from neusight.recording.recording import (
+    Free,
+    MathMode,
+    OpCall,
+    Operator,
+    OpSignature,
+    Step,
+    StorageRef,
+)
+from neusight.recording.steps.operators import (
+    StepOperators,
+    aligned,
+    has_operators_of,
+    with_operators,
+)
 from neusight.recording.tape import CallEvent, CallToken
 
 LINEAR, TO, ADD = CallToken("linear"), CallToken("to"), CallToken("add")
@@ -53,7 +66,7 @@ def test_a_step_that_was_not_followed_has_those_of_one_with_the_same_ops() -> No
     other = Step("eval", (call("aten::mul"),))
     alike = Step("eval", (call("aten::mm"),), count=3)
 
-    assert [step.operators for step in with_operators([followed, other, alike])] == [
+    assert [tuple(step.operators) for step in with_operators([followed, other, alike])] == [
         followed.operators,
         (),
         followed.operators,
@@ -73,7 +86,7 @@ def test_a_step_like_another_has_the_operators_around_what_both_have() -> None:
     other = Step("eval", tuple(map(call, ["aten::mm", "aten::abs", "aten::neg", "aten::sum"])))
     unlike = Step("eval", tuple(map(call, ["aten::abs", "aten::neg"])))
 
-    found = [step.operators for step in with_operators([followed, longer, other, unlike])]
+    found = [tuple(step.operators) for step in with_operators([followed, longer, other, unlike])]
 
     assert found[1] == (
         Operator("outer", 0, 5),
@@ -83,3 +96,24 @@ def test_a_step_like_another_has_the_operators_around_what_both_have() -> None:
     )
     assert found[2] == (Operator("outer", 0, 4), Operator("linear", 0, 1, depth=1))
     assert found[3] == ()
+
+
+def test_steps_are_alike_by_what_comes_in_the_same_order() -> None:
+    layer = ["aten::t", "aten::addmm", "aten::relu", "aten::mul", "aten::add", "aten::sum"]
+    first = [*layer, "aten::zeros_like", "aten::zeros_like", *layer]
+    second = ["aten::zero_", *layer, *layer]
+
+    assert aligned(first, second) == [None, *range(6), *range(8, 14)]
+    assert has_operators_of(first, second[1:])
+    assert not has_operators_of(first, second)
+    assert has_operators_of(first, [*second[1:], "aten::_foreach_mul_", "module_end"])
+    assert not has_operators_of(first, [*second[1:], "HostWork"])
+
+
+def test_memory_between_ops_moves_operators() -> None:
+    followed = Step("eval", (call("aten::mm"),), operators=(Operator("aten::matmul", 0, 1),))
+    other = Step("eval", (Free(StorageRef(0, 0)), call("aten::mm")))
+
+    found = with_operators([followed, other])[1]
+
+    assert tuple(found.operators) == (Operator("aten::matmul", 1, 2),)
