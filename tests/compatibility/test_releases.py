@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import runpy
 import sys
 
 import pytest
@@ -19,6 +20,7 @@ from neusight.compatibility.releases import (
     remedy_for_torch,
 )
 from neusight.predictors.errors import UnsupportedTorchError
+from places import ROOT
 
 
 @pytest.fixture
@@ -122,3 +124,11 @@ def test_another_python_is_refused_with_the_nearest_that_works(
 def test_a_python_that_was_tried_is_no_problem(newest_python: None) -> None:
     assert python_problem() == ""
     assert releases._PYTHONS[0] == (3, 10)
+
+
+def test_what_a_release_is_tried_with_exists() -> None:
+    tried = runpy.run_path(str(ROOT / "benchmarks" / "platforms.py"))
+
+    scripts = [f"examples/{word}" for words in tried["PROGRAMS"].values() for word in words]
+    wanted = [*tried["TESTS"], *(path for path in scripts if path.endswith(".py"))]
+    assert [path for path in wanted if not (ROOT / path).exists()] == []

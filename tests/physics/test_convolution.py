@@ -166,7 +166,7 @@ def test_groups_are_slow_on_gpus_without_tf32() -> None:
 
 
 def test_a_depthwise_output_takes_instructions_for_itself_and_for_each_tap() -> None:
-    """3 x 7 taps on H100: 110 + 21 x 23 instructions, of which each SM starts 128 a clock."""
+    """3 x 7 taps on H100: 110 + 21 x 23 instructions, of which an SM starts 128 a clock."""
     size = ConvolutionSize(32, 128, 128, 128, (128, 256), (126, 250), (3, 7), (1, 1), "forward")
     outputs = 32 * 128 * 126 * 250
 
@@ -184,6 +184,29 @@ def test_depthwise_of_channels_last_images_is_cudnns_in_16_bits_too(dtype: str) 
     [there, here] = predict([nchw, nhwc], "RTX-4090")
 
     assert there.latency_us > 2 * here.latency_us
+
+
+@pytest.mark.parametrize(
+    ("direction", "stride", "share"),
+    [
+        ("forward", 1, 0.5),
+        ("data_gradient", 1, 0.75),
+        ("weight_gradient", 1, 1.0),
+        ("forward", 2, 1.0),
+    ],
+)
+def test_a_thread_of_cudnns_depthwise_kernels_computes_two_channels_of_16_bits(
+    direction: Pass, stride: int, share: float
+) -> None:
+    """9 taps of 64 images, 40 + 9 x 10 instructions in FP32, of which an SM starts 128 a clock."""
+    image, result = (112, 112), (112 // stride, 112 // stride)
+    size = ConvolutionSize(64, 32, 32, 32, image, result, (3, 3), (stride, stride), direction)
+    kernel = Kernel.convolution(size, dtype="float16", layout="channels_last")
+
+    [estimate] = predict([kernel], "H100")
+
+    expected = share * 64 * 32 * math.prod(result) * (40 + 9 * 10) / (128 * 132 * 1755)
+    assert estimate.latency_us == pytest.approx(expected, rel=0.12)
 
 
 def test_depthwise_is_far_from_peak() -> None:

@@ -28,8 +28,8 @@ def fused_kernel(
     up to a power of two. Its operations are counted once each, whatever they are; what they cost
     a thread is distinguished. A flex `attention` is priced as such."""
     if attention:
-        # queries, keys and values come first; the FP32 sums of a split's parts may be larger
-        return flex_attention(call, attention, dtype=call.input_tensors[0].dtype)
+        queries, *_ = call.input_tensors  # the FP32 sums of a split's parts may be larger
+        return flex_attention(call, attention, dtype=queries.dtype)
     elements = 1
     for size in numels:
         elements *= size

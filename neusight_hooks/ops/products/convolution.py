@@ -242,12 +242,14 @@ def convolution_forward(
     transposed: bool,
     groups: int,
 ) -> list[Kernel]:
-    """The convolution, then a broadcast add of the bias (at::native adds it after cuDNN)."""
+    """The convolution, then a broadcast add of the bias (at::native adds it after cuDNN; its own
+    kernel of depthwise convolutions begins with it)."""
     result = output(call)
     size = _problem(input, weight, result, stride=stride, groups=groups, transposed=transposed)
     return _forward(
-        size, math, operands=(input, weight), result=result, bias=bias, dilation=dilation
-    )
+        size, math, operands=(input, weight), result=result, bias=bias, dilation=dilation,
+        adds_bias=math.miopen or not is_depthwise_of_torch(call),
+    )  # fmt: skip
 
 
 @register_op(
@@ -274,7 +276,10 @@ def backend_convolution(
     """A convolution called by the name of its implementation."""
     result = output(call)
     size = _problem(self, weight, result, stride=stride, groups=groups)
-    return _forward(size, math, operands=(self, weight), result=result, bias=bias)
+    adds_bias = call.op != "aten::_conv_depthwise2d"
+    return _forward(
+        size, math, operands=(self, weight), result=result, bias=bias, adds_bias=adds_bias
+    )
 
 
 @register_op(
@@ -322,9 +327,7 @@ def fused_convolution(
     """A convolution with bias and activation in its epilogue, where `z` may be added before it."""
     result = output(call)
     size = _problem(self, weight, result, stride=stride, groups=groups)
-    return _convolution_kernels(
-        size, math, operands=(self, weight), result=result, bias=bias is not None
-    )
+    return _forward(size, math, operands=(self, weight), result=result, bias=bias, adds_bias=False)
 
 
 def _forward(
@@ -335,9 +338,14 @@ def _forward(
     result: TensorSpec,
     bias: TensorSpec | None,
     dilation: Sequence[int] = _NOT_DILATED,
+    adds_bias: bool = True,
 ) -> list[Kernel]:
-    kernels = _convolution_kernels(size, math, operands=operands, result=result, dilation=dilation)
-    if bias is not None:
+    """The convolution, then the bias by a kernel of its own where it `adds_bias`."""
+    kernels = _convolution_kernels(
+        size, math, operands=operands, result=result, dilation=dilation,
+        bias=bias is not None and not adds_bias,
+    )  # fmt: skip
+    if bias is not None and adds_bias:
         kernels += pointwise_kernel("add", (result, bias), (result,))
     return kernels
 

@@ -262,6 +262,28 @@ def test_groups_are_derived_from_the_weight_where_the_op_does_not_say() -> None:
     assert kernel.flops == 2 * 8 * 36 * 9
 
 
+@pytest.mark.parametrize(
+    ("math", "launched"),
+    [
+        (MathMode(), ["convolution_forward"]),
+        (MathMode(miopen=True), ["convolution_forward", "add"]),
+    ],
+)
+def test_torchs_own_depthwise_kernel_begins_with_the_bias(
+    math: MathMode, launched: list[str]
+) -> None:
+    signature = call(
+        "convolution", spec(1, 8, 8, 8), input_=spec(1, 8, 8, 8), weight=spec(8, 1, 7, 7),
+        bias=spec(8), stride=(1, 1), padding=(3, 3), dilation=(1, 1), transposed=False,
+        output_padding=(0, 0), groups=8,
+    )  # fmt: skip
+
+    kernel, *_ = found = kernels(signature, math)
+
+    assert [one.name for one in found] == launched
+    assert kernel.bytes_read == 4 * (512 + 8 * 49 + 8 * (not math.miopen))
+
+
 def test_the_bias_gradient_is_a_sum_a_channel() -> None:
     (kernel,) = kernels(
         call("convolution_backward", None, None, spec(64), grad_output=spec(8, 64, 32, 32),
