@@ -3,11 +3,13 @@
     python benchmarks/multi_gpu.py                    every case that a recipe reaches, a line each
     python benchmarks/multi_gpu.py --only torchtitan  those with this in their source or name
     python benchmarks/multi_gpu.py --csv benchmarks/results/multi_gpu.csv
+    python benchmarks/multi_gpu.py --mechanisms benchmarks/results/multi_gpu_mechanisms.csv
+                                                      errors without each mechanism as well
 
 Each case is a script in `recipes/`, written from what its source says of it (wrapper, precision,
-recomputation, batch, optimizer), forecast for one of its ranks. What ran is kept under `--results`
-(delete the folder after a change outside of `recipes/`). Nothing is fitted to these figures. Needs
-the extra `[test]`.
+recomputation, batch, optimizer), forecast for one of its ranks. Recordings are kept under
+`--results` (delete the folder after a change of how programs are recorded). Nothing is fitted to
+these figures. Needs the extra `[test]`.
 """
 
 from __future__ import annotations
@@ -15,13 +17,13 @@ from __future__ import annotations
 import argparse
 import csv
 import io
-import json
 import os
 import subprocess
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -29,7 +31,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from neusight.forecast import Forecast
 from neusight.integrations.cli.planning.processes import LostWorker, in_processes, num_cores
+from neusight.predictors.clusters.named import with_cards
+from neusight.predictors.physics.communication.system import system_of
+from neusight.timeline.ranks import contention
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 PUBLISHED = SHARED / "e2e_published_dev.csv"
@@ -210,24 +216,71 @@ def _figure(row: dict[str, str]) -> float:
 # -- forecasts -------------------------------------------------------------------------------------
 
 
-def forecast(folder: Path, run: Run) -> dict[str, Any]:
-    """What `neusight run --json` says of it; kept in the folder."""
+def forecast(folder: Path, run: Run, *, by_mechanism: bool = False) -> dict[str, Any]:
+    """What `neusight run --json` says of it; the recording is kept in the folder. `by_mechanism`:
+    under "without" the step without each of `_REPLACED` that acts on it, us."""
     texts = [repr(run), *(p.read_text() for p in (RECIPES / run.script, RECIPES / _SHARED))]
-    path = folder / f"{sha256(''.join(texts).encode()).hexdigest()[:16]}.json"
+    path = folder / f"{sha256(''.join(texts).encode()).hexdigest()[:16]}.rec"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         [command, *words] = run.words
         environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
         done = subprocess.run(
-            [sys.executable, "-m", "neusight", command, "--json", str(path), *words],
+            [sys.executable, "-m", "neusight", command, "--save", str(path), *words],
             capture_output=True, text=True, env=environment, check=False,
         )  # fmt: skip
         if done.returncode:
             path.unlink(missing_ok=True)
             lines = done.stderr.strip().splitlines()
             return {"failure": lines[-1] if lines else f"status {done.returncode}"}
-    document: dict[str, Any] = json.loads(path.read_text())
-    return document
+    saved = Forecast.load(path)
+    document = _priced(saved, run, "").to_json()
+    found = [mechanism for mechanism in _REPLACED if by_mechanism and _matters(run, mechanism)]
+    return document | {"without": {name: _step_us(saved, run, name) for name in found}}
+
+
+def _step_us(saved: Forecast, run: Run, without: str) -> float:
+    with ExitStack() as undo:
+        for module, name, other in _REPLACED[without]:
+            undo.callback(setattr, module, name, getattr(module, name))
+            setattr(module, name, other)
+        return _priced(saved, run, without).step_latency_us.median
+
+
+def _priced(saved: Forecast, run: Run, without: str) -> Forecast:
+    network = run.network_gbps.removesuffix(":ecmp" if without == "paths by a hash" else "-")
+    topology = with_cards(network, system_of(saved.gpu), 8) if network else None
+    version = "" if without == "version of torch" else run.torch
+    if without == "version of torch":
+        saved = Forecast(saved.recording.as_torch(saved.recording.torch_version), saved.options)
+    return saved.on(
+        saved.gpu,
+        predictor="tiled_burst" if without == "sustained clocks" else None,
+        host=f"torch={version}" if version else None,
+        topology=topology,
+    )
+
+
+#: What can be left out of the prices of a step, and what stands there then.
+_REPLACED: dict[str, tuple[tuple[Any, str, Any], ...]] = {
+    "links shared": (
+        (contention, "shared_times_ns", lambda flows: [flow.alone_ns for flow in flows]),
+    ),
+    "SMs and DRAM taken": ((contention, "_cost_ns", lambda span, other: 0.0),),
+    "slowest of hosts": ((contention, "slowest_share", lambda num_hosts: 0.0),),
+    "sustained clocks": (),
+    "version of torch": (),
+    "paths by a hash": (),
+}
+
+
+def _matters(run: Run, mechanism: str) -> bool:
+    """Whether the run has anything that the mechanism acts on."""
+    if mechanism == "version of torch":
+        return bool(run.torch)
+    if mechanism == "slowest of hosts":
+        return run.world_size > 8
+    return mechanism != "paths by a hash" or run.network_gbps.endswith(":ecmp")
 
 
 def _forecast_figure(case: Case, document: dict[str, Any]) -> tuple[float, bool]:
@@ -252,12 +305,13 @@ def _flops_per_token(document: dict[str, Any]) -> float:
 
 @dataclass(frozen=True)
 class Result:
-    """A case beside its forecast."""
+    """A case beside its forecast, and that without each mechanism, by name."""
 
     case: Case
     forecast: float
     is_inside: bool
     flops_per_unit: float = 0.0
+    without: tuple[tuple[str, float], ...] = ()
 
     @property
     def error(self) -> float:
@@ -265,10 +319,13 @@ class Result:
         return self.forecast / self.case.value - 1.0
 
 
-def results(found: list[Case], folder: Path, jobs: int) -> Iterator[Result | tuple[Case, str]]:
+def results(
+    found: list[Case], folder: Path, jobs: int, *, by_mechanism: bool = False
+) -> Iterator[Result | tuple[Case, str]]:
     """Each case with its forecast, or with the reason why there is none."""
     runs = list(dict.fromkeys(case.run for case in found))
-    for position, document in in_processes(partial(forecast, folder), runs, at_once=jobs):
+    work = partial(forecast, folder, by_mechanism=by_mechanism)
+    for position, document in in_processes(work, runs, at_once=jobs):
         if isinstance(document, LostWorker):
             document = {"failure": document.failure}
         for case in found:
@@ -279,7 +336,10 @@ def results(found: list[Case], folder: Path, jobs: int) -> Iterator[Result | tup
             elif not case.is_memory and not document["all_ranks"]["tokens_per_step"]:
                 yield case, "how many tokens enter a step was not found"
             else:
-                yield Result(case, *_forecast_figure(case, document), _flops_per_token(document))
+                value, is_inside = _forecast_figure(case, document)
+                step_us = document["step_latency_us"]["median"]
+                without = [(k, value * step_us / us) for k, us in document["without"].items()]
+                yield Result(case, value, is_inside, _flops_per_token(document), tuple(without))
 
 
 def constant_errors(done: list[Result]) -> dict[str, float]:
@@ -349,6 +409,26 @@ def csv_text(done: list[Result]) -> str:
     return stream.getvalue()
 
 
+def mechanisms_text(done: list[Result]) -> str:
+    """A row for each mechanism and source: the errors of the cases whose forecast it changes, with
+    and without it."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(("mechanism", "source", "rows", "median_error_percent", "without_percent",
+                     "median_signed_percent", "signed_without_percent"))  # fmt: skip
+    pairs: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for result in done:
+        for mechanism, value in () if result.case.is_memory else result.without:
+            if value != result.forecast:
+                pair = (result.error, value / result.case.value - 1.0)
+                pairs.setdefault((mechanism, result.case.source), []).append(pair)
+    for (mechanism, source), own in sorted(pairs.items()):
+        each = [100 * median(map(abs, errors)) for errors in zip(*own, strict=True)]
+        each += [100 * median(errors) for errors in zip(*own, strict=True)]
+        writer.writerow((mechanism, source, len(own), *(f"{error:.1f}" for error in each)))
+    return stream.getvalue()
+
+
 def _by_source(done: list[Result]) -> dict[tuple[str, bool], list[Result]]:
     found: dict[tuple[str, bool], list[Result]] = {}
     for result in done:
@@ -363,6 +443,7 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--jobs", type=int, default=num_cores(), help="forecasts at once")
     parser.add_argument("--csv", type=Path, help="write the errors by source there")
+    parser.add_argument("--mechanisms", type=Path, help="write the errors without each there")
     options = parser.parse_args()
     if not PUBLISHED.exists():
         print(f"skipped: there are no published figures at {SHARED}")
@@ -370,7 +451,8 @@ def main() -> int:
     found, missing = cases()
     found = [case for case in found if options.only in f"{case.source} {case.name}"]
     done: list[Result] = []
-    for item in results(found, options.results, options.jobs):
+    by_mechanism = options.mechanisms is not None
+    for item in results(found, options.results, options.jobs, by_mechanism=by_mechanism):
         if not isinstance(item, Result):
             case, reason = item
             print(f"failed   {case.name}: {reason}", flush=True)
@@ -391,6 +473,9 @@ def main() -> int:
         print(f"not run  {count} of {reason}")
     if options.csv:
         options.csv.write_text(csv_text(done), encoding="utf-8")
+    if options.mechanisms:
+        print(mechanisms_text(done))
+        options.mechanisms.write_text(mechanisms_text(done), encoding="utf-8")
     return 0
 
 

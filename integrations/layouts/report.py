@@ -12,6 +12,7 @@ from neusight.integrations.layouts import search as searching
 from neusight.integrations.layouts.layout import ModelShape, StepLoad
 from neusight.integrations.layouts.pricing import LayoutPrice
 from neusight.integrations.layouts.search import Found
+from neusight.integrations.layouts.whole_training import WholeTraining
 from neusight.integrations.report.side_by_side import text_table
 from neusight.predictors.formatting import bytes_text, milliseconds_text
 
@@ -36,6 +37,7 @@ class LayoutReport:
     prices: Mapping[str, float]
     gpus: tuple[str, ...]
     script: str | None = None
+    training: WholeTraining | None = None
 
     @property
     def _has_prices(self) -> bool:
@@ -115,11 +117,28 @@ class LayoutReport:
         lines = [f"  best      {best.layout.title}: {parts} (ms)"]
         if len(self.found.prices) > 1:
             lines.append(f"  next      {_why(best, self.found.prices[1])}")
+        if self.training is not None:
+            lines.append(f"  training  {self._training_text(self.training, best)}")
         lines.append(
             f"  saving    a checkpoint of {self.shape.num_parameters * 12 / _BILLION:,.0f} GB "
             f"takes {best.checkpoint_s:.1f} s of all hosts (--storage-gbps)"
         )
         return lines
+
+    def _training_text(self, training: WholeTraining, price: LayoutPrice) -> str:
+        """How long all of it takes, and what it costs."""
+        time = training.time_of(price)
+        dollars = f", ${time.gpu_hours * self.prices[price.gpu]:,.0f}" if self._has_prices else ""
+        text = (
+            f"{training.tokens / 1e9:,.0f} billion tokens: {time.days:,.1f} days, "
+            f"{time.gpu_hours:,.0f} GPU hours{dollars}"
+        )
+        if time.failure_s is None or time.interval_s is None:
+            return f"{text}, if nothing fails (--mtbf)"
+        return (
+            f"{text}; goodput {time.goodput:.1%}: a failure every {time.failure_s / 3600:,.1f} h, "
+            f"a checkpoint every {time.interval_s / 60:,.0f} min"
+        )
 
     def _frontier(self) -> list[str]:
         kept = searching.frontier(self.found.prices, self.cost)
@@ -146,7 +165,11 @@ class LayoutReport:
             "num_layouts": self.found.num_layouts,
             "num_too_large": self.found.num_too_large,
             "layouts": [
-                {**price.to_json(), self._cost_title.replace(" ", "_"): self.cost(price)}
+                {
+                    **price.to_json(),
+                    self._cost_title.replace(" ", "_"): self.cost(price),
+                    "training": self.training and self.training.time_of(price).to_json(),
+                }
                 for price in self.found.prices
             ],
             "frontier": [

@@ -103,6 +103,10 @@ def test_ranks_that_split_a_decoders_layers_share_the_sequence_between_them(tmp_
         (("--model", "none.json", "--world-size", "8", "--tokens", "4k"), "the file must be there"),
         (("--model", "model.py:build", "--world-size", "3", "--tokens", "4k"), "cannot share"),
         (("--model", "model.py:build", "--world-size", "8", "--tokens", "few"), "--tokens is"),
+        (
+            ("--model", "model.py:build", "--world-size", "8", "--tokens", "4k", "--mtbf", "9"),
+            "--mtbf is for a whole training",
+        ),
         (("--model", "model.py:none", "--world-size", "8", "--tokens", "4k"), "makes no model"),
         (
             ("--model", "model.py:build", "--world-size", "8", "--tokens", "4k", "--sweep", "a=1"),

@@ -25,6 +25,7 @@ from neusight.predictors.registry import find_predictor, predictor_at
 if TYPE_CHECKING:
     from neusight.integrations.layouts.report import LayoutReport
     from neusight.integrations.layouts.search import SearchRequest
+    from neusight.integrations.layouts.whole_training import WholeTraining
 
 #: What a host writes of a checkpoint, 1e9 bytes per second: a share of a parallel file system. An
 #: assumption: storage differs by a hundred times.
@@ -33,6 +34,9 @@ _STORAGE_GBPS = 2.0
 _SEQUENCE = 4096
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgG]?)")
 _FACTORS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
+#: Of a whole training, counted in powers of ten.
+_TRAINING = re.compile(r"(\d+(?:\.\d+)?)\s*([mMbBtT]?)")
+_DECIMAL = {"": 1.0, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
 def add_model_arguments(plan: argparse.ArgumentParser) -> None:
@@ -48,6 +52,14 @@ def add_model_arguments(plan: argparse.ArgumentParser) -> None:
     found.add_argument("--storage-gbps", type=float, default=_STORAGE_GBPS, metavar="G",
                        help="1e9 bytes per second that a host writes of a checkpoint "
                        f"({_STORAGE_GBPS:g})")  # fmt: skip
+    found.add_argument(
+        "--train-tokens",
+        metavar="N",
+        help="tokens of the whole training, like 15T: shows its days and cost",
+    )
+    found.add_argument("--mtbf", type=float, metavar="HOURS",
+                       help="mean time between failures of one GPU, for --train-tokens (50,000 "
+                       "by Llama 3's report: 419 in 54 days of 16,384)")  # fmt: skip
 
 
 def token_count(text: str) -> int:
@@ -63,11 +75,31 @@ def token_count(text: str) -> int:
     return int(count)
 
 
+def _whole_training(options: argparse.Namespace) -> WholeTraining | None:
+    """The training whose length is asked for; OptionError for what means nothing."""
+    from neusight.integrations.layouts.whole_training import WholeTraining
+
+    if options.mtbf is not None and not options.mtbf > 0.0:
+        raise OptionError(f"--mtbf is {options.mtbf:g}; it must be a number of hours above 0")
+    if options.train_tokens is None:
+        if options.mtbf is not None:
+            raise OptionError("--mtbf is for a whole training: say its --train-tokens too")
+        return None
+    found = _TRAINING.fullmatch(options.train_tokens.strip())
+    tokens = float(found[1]) * _DECIMAL[found[2].upper()] if found else 0.0
+    if not tokens:
+        raise OptionError(
+            f"--train-tokens is {options.train_tokens!r}; it must be a number above 0, like 15T"
+        )
+    return WholeTraining(tokens, options.mtbf)
+
+
 def plan_layouts(options: argparse.Namespace, gpu_names: list[str]) -> int:
     """Searches, prints what was found and writes what was asked for; the exit code."""
     hide_gpus()
     raises_from_here()
     tokens, prices = _checked(options), parse_prices(options.price)
+    training = _whole_training(options)
     from neusight.integrations.layouts.report import LayoutReport
     from neusight.integrations.layouts.search import find_layouts
 
@@ -77,7 +109,7 @@ def plan_layouts(options: argparse.Namespace, gpu_names: list[str]) -> int:
         found = find_layouts(request, in_processes, tell=_told(options))
     names = tuple(gpu.name for gpu in request.gpus)
     script = options.script if found.prices else None
-    report = LayoutReport(found, request.shape, request.work, prices, names, script)
+    report = LayoutReport(found, request.shape, request.work, prices, names, script, training)
     print(report.text())
     problems = _written(options, request, report)
     report_problems(problems)
