@@ -152,6 +152,11 @@ BATCH_NORM_READS = {"batch_norm": 1.0, "batch_norm_gradients": 1.0, "batch_norm_
 _BATCH_NORM_DRAM_SHARES = {("nvidia", "batch_norm"): 0.97}
 _BATCH_NORM_DRAM_SHARE = 0.65
 _BATCH_NORM_ROW_BYTES = 8.5
+#: Elements a clock and SM of cuDNN's kernels of NHWC images (batchnorm_fwtr_nhwc_semiPersist and
+#: bwtr) by whether they take gradients, and channels of a tile, up to 128 channels and beyond.
+#: MobileNet v2 in FP16 on H100 (benchmarks/measured/h100/workloads); judged on DenseNet-121.
+_NHWC_BATCH_NORM_ELEMENTS = {False: 1.6, True: 1.2}
+_NHWC_BATCH_NORM_TILES = (32, 64)
 
 #: Bandwidth of a fused reduction whose rows are columns: a tile of 64 columns reads short pieces
 #: that lie far apart. data/kernelbench 47 and 51, even half, H100 SXM and PCIe: 0.89-1.04; judged
@@ -268,6 +273,8 @@ def _kind_of_norm(kernel: Kernel, kind: MemoryKind, vendor: str) -> MemoryKind:
     if kernel.variant == "batch_norm_sums" and kernel.along_columns and is_half:
         is_forward = not kernel.is_backward and vendor == "nvidia"
         kind = kind._replace(elements=_CHANNELS_LAST_MOMENTS if is_forward else kind.elements)
+    if kernel.variant == "batch_norm" and kernel.along_columns and vendor == "nvidia":
+        kind = kind._replace(elements=_nhwc_batch_norm_elements(kernel))
     if kernel.variant in BATCH_NORM_READS:
         again = BATCH_NORM_READS[kernel.variant]
         tensors = 2.0 if kernel.is_backward else 1.0
@@ -279,3 +286,11 @@ def _kind_of_norm(kernel: Kernel, kind: MemoryKind, vendor: str) -> MemoryKind:
             row_bytes=0.0 if kernel.along_columns else _BATCH_NORM_ROW_BYTES / tensors,
         )
     return kind
+
+
+def _nhwc_batch_norm_elements(kernel: Kernel) -> float:
+    """How many an SM handles a clock, of whole tiles of channels."""
+    assert isinstance(kernel.size, RowsSize)
+    channels = kernel.size.rows
+    tile = _NHWC_BATCH_NORM_TILES[channels > 128]
+    return _NHWC_BATCH_NORM_ELEMENTS[kernel.is_backward] * channels / (-(-channels // tile) * tile)
