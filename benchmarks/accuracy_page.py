@@ -197,6 +197,13 @@ def many_gpus() -> str:
     return table(columns, lines)
 
 
+def mechanisms() -> str:
+    """Published training of many GPUs with and without each of what slows a step."""
+    lines = [list(row.values()) for row in rows("multi_gpu_mechanisms")]
+    columns = ("mechanism", "source", "rows", "median", "without", "signed", "signed without")
+    return table(columns, lines)
+
+
 #: Where the networks of measured steps come from, and how the names of those steps begin.
 _MEASURED = {"torchvision": "tv_", "transformers": "hf_"}
 
@@ -293,6 +300,7 @@ def pages() -> dict[Path, str]:
         groups=groups(),
         memory=memory(),
         many_gpus=many_gpus(),
+        mechanisms=mechanisms(),
         measured_steps=measured_steps(),
         networks=networks(),
         carried=carried(),
