@@ -204,6 +204,22 @@ def mechanisms() -> str:
     return table(columns, lines)
 
 
+def decoding() -> str:
+    """Published decoding of one sequence, by GPUs and weights."""
+    lines = []
+    for name, own in grouped(
+        rows("decoding"), lambda row: f"{row['num_gpus']} GPUs, {row['weights'].partition('-')[0]}"
+    ).items():
+        errors = [float(row["error"]) for row in own]
+        gains = [float(row["gain_error"]) for row in own if row["gain_error"]]
+        gain = percent(median(map(abs, gains))) if gains else ""
+        lines.append(
+            (name.replace("1 GPUs", "1 GPU"), len(own), percent(median(map(abs, errors))),
+             percent(median(errors)), gain)
+        )  # fmt: skip
+    return table(("tokens/s", "cases", "median", "signed", "gain over bf16"), lines)
+
+
 #: Where the networks of measured steps come from, and how the names of those steps begin.
 _MEASURED = {"torchvision": "tv_", "transformers": "hf_"}
 
@@ -301,6 +317,7 @@ def pages() -> dict[Path, str]:
         memory=memory(),
         many_gpus=many_gpus(),
         mechanisms=mechanisms(),
+        decoding=decoding(),
         measured_steps=measured_steps(),
         networks=networks(),
         carried=carried(),

@@ -182,7 +182,7 @@ def _require_no_states(cache: Any, file: Path, kind: str) -> None:
     of the kernels with which a server computes that state."""
     states = [getattr(layer, "recurrent_states", None) for layer in getattr(cache, "layers", ())]
     states = [item for one in states for item in (one.values() if isinstance(one, dict) else [one])]
-    if any(state is not None for state in states):
+    if any(state is not None for state in states) or getattr(cache, "linear_cache", None):
         raise OptionError(
             f"{file} is of type {kind!r}, which has recurrent layers (state-space or linear "
             "attention): they are not served yet. `neusight run` forecasts its generation."

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from neusight.integrations.serving.service import LoadPoint
 from neusight.predictors.errors import OptionError
+from neusight.predictors.formatting import time_text
 from neusight.serving.figures import seconds_of
 
 __all__ = ["Requirement", "parse_requirements"]
@@ -33,11 +34,16 @@ class Requirement:
         for point in points:
             value = self._value(point)
             if value is None or (value > self.limit if self.is_most else value < self.limit):
-                had = "not known" if value is None else f"{value:.4g}"
                 yield (
-                    f"{point.server.deployment.label}, {point.label}: {self.figure} is {had}, "
-                    f"required is {self.text}"
+                    f"{point.server.deployment.label}, {point.label}: {self.figure} is "
+                    f"{self._text(value)}, required is {self.text}"
                 )
+
+    def _text(self, value: float | None) -> str:
+        if value is None:
+            return "not known"
+        is_time = self.figure.rpartition("_")[0] in _TIMES
+        return time_text(value * 1e6) if is_time else f"{value:.4g}"
 
     def _value(self, point: LoadPoint) -> float | None:
         name, _, statistic = self.figure.rpartition("_")

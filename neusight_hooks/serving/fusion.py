@@ -29,6 +29,8 @@ __all__ = [
 _POINTWISE = (KernelClass.ELEMENTWISE, KernelClass.COPY)
 #: Kernels of an RMSNorm written in ops, after its square: mean, epsilon, reciprocal root.
 _ROOT = ("rsqrt", "sqrt", "reciprocal")
+#: Kernels of a norm until its root: mean, difference, square, mean, difference, sum, root.
+_MOST_OF_NORM = 7
 #: Kernels that write the cache in place, or place tokens in it.
 _CACHE_WRITES = ("cat", "index_copy", "index_put", "copy")
 
@@ -461,7 +463,7 @@ def _joined(pointwise: Sequence[LaunchedKernel], before: Kernel) -> LaunchedKern
 
 
 def _pieces(launches: Sequence[LaunchedKernel]) -> Iterator[list[LaunchedKernel]]:
-    """Single kernels, and those of an RMSNorm that is written in ops together."""
+    """Single kernels, and those of a norm that is written in ops together."""
     at = 0
     while at < len(launches):
         end = _norm_end(launches, at)
@@ -470,19 +472,20 @@ def _pieces(launches: Sequence[LaunchedKernel]) -> Iterator[list[LaunchedKernel]
 
 
 def _norm_end(launches: Sequence[LaunchedKernel], start: int) -> int:
-    """Where the norm ends that begins there; the next kernel where none does."""
+    """Where the norm ends that begins there, of rows or of rows less their mean; the next kernel
+    where none does."""
     at = start
     if launches[at].kernel.name == "copy" and at + 1 < len(launches):
         at += 1
-    square = launches[at].kernel
-    if not (square.name.startswith(("pow", "square")) or square.name == "mul"):
+    names = [item.kernel.name for item in launches[at : at + _MOST_OF_NORM]]
+    centred = 2 if names[:2] == ["mean", "sub"] else 0  # a layer norm
+    found = _variance_end(names, centred)
+    if found is None:
         return start + 1
+    square = launches[at + centred].kernel
     module = launches[at].module
-    names = [item.kernel.name for item in launches[at + 1 : at + 4]]
-    if len(names) < 3 or names[0] != "mean" or names[1] != "add" or names[2] not in _ROOT:
-        return start + 1
     width = _numel(square)
-    at += 4
+    at += found
     while at < len(launches):
         kernel = launches[at].kernel
         is_scaling = kernel.name in ("mul", "copy") or (
@@ -491,6 +494,20 @@ def _norm_end(launches: Sequence[LaunchedKernel], start: int) -> int:
         is_of_it = launches[at].module == module and _numel(kernel) <= width
         if not (is_scaling and is_of_it):
             break
+        at += 1
+    return at
+
+
+def _variance_end(names: Sequence[str], at: int) -> int | None:
+    """Behind a square, its mean, epsilon and the root; None where they do not stand there. What is
+    scaled afterwards may be centred in between."""
+    if at >= len(names) or not (names[at].startswith(("pow", "square")) or names[at] == "mul"):
+        return None
+    at += 1
+    for expected in (("mean",), ("add",), _ROOT):
+        at += at < len(names) and names[at] == "sub"
+        if at >= len(names) or names[at] not in expected:
+            return None
         at += 1
     return at
 

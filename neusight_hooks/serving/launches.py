@@ -261,8 +261,8 @@ def _for_each_sequence(kernel: Kernel, sequences: int) -> FittedKernel:
 
 
 def aligned(points: Sequence[RecordedPoint]) -> list[RecordedPoint]:
-    """The points without the copies that only some of them make: a slice of one sequence is
-    contiguous, one of several is not."""
+    """The points without the copies, and the biases added apart from their product, that only some
+    of them make: a slice of one sequence is contiguous, one of several is not."""
     names = [[(item.kernel.name, item.module) for item in point.launches] for point in points]
     if all(one == names[0] for one in names):
         return list(points)
@@ -279,7 +279,7 @@ def aligned(points: Sequence[RecordedPoint]) -> list[RecordedPoint]:
 def _common(
     first: tuple[LaunchedKernel, ...], other: tuple[LaunchedKernel, ...]
 ) -> tuple[tuple[LaunchedKernel, ...], tuple[LaunchedKernel, ...]]:
-    """Both without the copies that the other has not."""
+    """Both without the copies and biases that the other has not."""
     names = [[(item.kernel.name, item.module) for item in part] for part in (first, other)]
     if names[0] == names[1]:
         return first, other
@@ -287,17 +287,25 @@ def _common(
     same = [block for block in matcher.get_matching_blocks() if block.size]
     of_first = {at for block in same for at in range(block.a, block.a + block.size)}
     of_other = {at for block in same for at in range(block.b, block.b + block.size)}
-    return _without_copies(first, of_first), _without_copies(other, of_other)
+    return _without_needless_kernels(first, of_first), _without_needless_kernels(other, of_other)
 
 
-def _without_copies(
+def _without_needless_kernels(
     launches: tuple[LaunchedKernel, ...], same: set[int]
 ) -> tuple[LaunchedKernel, ...]:
     return tuple(
         item
         for at, item in enumerate(launches)
-        if at in same or item.kernel.kernel_class is not KernelClass.COPY
+        if at in same
+        or not (item.kernel.kernel_class is KernelClass.COPY or _is_bias(launches, at))
     )
+
+
+def _is_bias(launches: Sequence[LaunchedKernel], at: int) -> bool:
+    """Whether the kernel adds a bias to what the product before it wrote."""
+    item, before = launches[at], launches[at - 1]
+    is_behind = at > 0 and before.kernel.kernel_class is KernelClass.GEMM
+    return is_behind and item.kernel.name == "add" and item.module == before.module
 
 
 def _require_alike(first: RecordedPoint, other: RecordedPoint) -> None:

@@ -132,6 +132,23 @@ def test_a_decoder_layer_becomes_the_kernels_of_an_engine() -> None:
     assert fused.unmatched == ()
 
 
+def test_a_norm_of_rows_less_their_mean_is_one_kernel() -> None:
+    """As Cohere's: the difference is computed for the variance and again for the result."""
+    numel = TOKENS * HIDDEN
+    cast, square, mean, epsilon, root, *scaling = norm("m.norm")
+    less = pointwise("sub", numel, "m.norm", reads=2)
+    launches = [
+        product(HIDDEN, HIDDEN, "m.a"),
+        *(cast, mean, less, square, mean, less, epsilon, root, *scaling),
+        product(HIDDEN, HIDDEN, "n.b"),
+    ]
+
+    fused = engine_launches(launches, tokens=TOKENS)
+
+    assert names(fused) == ["gemm", "rms_norm", "gemm"]
+    assert fused.unmatched == ()
+
+
 def test_products_of_one_input_are_merged() -> None:
     fused = engine_launches(model(), tokens=TOKENS)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from neusight.predictors.errors import RecordingError
@@ -124,6 +126,18 @@ def test_a_copy_that_only_some_points_make_is_left_out() -> None:
 
     assert [len(point.launches) for point in points] == [6] * 5
     assert len(fitted_kernels(points)) == 6
+
+
+def test_a_bias_that_some_points_add_apart_belongs_to_its_product() -> None:
+    """Of several sequences the rows of the logits' product lie apart, and torch adds it itself."""
+    points = recorded()
+    several = points[-1]
+    logits = several.launches[4]
+    bias = LaunchedKernel(Kernel.elementwise("add", 64000, dtype="bfloat16"), logits.module)
+    launches = (*several.launches[:5], bias, *several.launches[5:])
+    points[-1] = replace(several, launches=launches)
+
+    assert aligned(points) == recorded()
 
 
 def test_points_that_take_another_path_are_refused() -> None:
