@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -9,6 +10,8 @@ from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple, cast
 
 _ABSENT = object()
+#: What modules keep by name (`from os import remove`).
+_KEPT = (FunctionType, BuiltinFunctionType, type)
 _ANSWERS = "_neusight_answers"
 #: Where what a module or a class is called begins, if it is torch's.
 _TORCH = "torch"
@@ -54,6 +57,9 @@ class Patches:
         #: How many blocks see torch as it was: modules load each other.
         self._num_as_it_was = 0
         self._switching = threading.Lock()
+        #: How many names each module has at first.
+        self._num_names = {name: len(names) for name, names in _names_of_modules()}
+        self.undo.callback(self._put_back_in_modules)
 
     def set(self, owner: Any, name: str, value: object) -> None:
         """Replaces `owner.name`. An inherited attribute is shadowed, and unshadowed at restore."""
@@ -116,6 +122,21 @@ class Patches:
         self._changes.append(_Change(function, "__code__", code, function.__code__))
         return original
 
+    def _put_back_in_modules(self) -> None:
+        """Modules that were imported meanwhile, and kept by name what stood there, get what stands
+        there from now on: else it would serve them in a later forecast, too."""
+        originals = {
+            id(change.value): change.before
+            for change in self._changes
+            if isinstance(change.value, _KEPT) and isinstance(change.before, _KEPT)
+        }
+        for module, names in _names_of_modules():
+            if module != "__main__" and self._num_names.get(module) == len(names):
+                continue
+            for name, value in list(names.items()):
+                if id(value) in originals:
+                    names[name] = originals[id(value)]
+
     def on_restore(self, undo: Callable[[], object]) -> None:
         """Adds something of one's own to undo."""
         self.undo.callback(undo)
@@ -123,6 +144,14 @@ class Patches:
     def restore(self) -> None:
         """Puts everything back, last change first; goes on past a failure, and raises it then."""
         self.undo.close()
+
+
+def _names_of_modules() -> Iterator[tuple[str, dict[str, Any]]]:
+    """The modules but for neusight's own, with what they hold."""
+    for module_name, module in list(sys.modules.items()):
+        names = getattr(module, "__dict__", None)
+        if isinstance(names, dict) and not module_name.startswith("neusight."):
+            yield module_name, names
 
 
 def _asking(name: str, key: str) -> CodeType:

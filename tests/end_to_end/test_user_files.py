@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import os
 import re
@@ -240,3 +241,28 @@ READ_BACK = {
     "a write in finally": ["finally"],
     "a handle opened by an import": ["step,loss\n1,2.0\nline"],
 }
+
+
+@pytest.mark.filterwarnings(*IGNORED)
+def test_a_module_imported_in_one_block_changes_no_file_in_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "keeps_names.py").write_text("from os import remove\nfrom io import open\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for name in ("removed", "written"):
+        Path(name).write_text("old")
+
+    try:
+        with neusight.forecast_on("H100"):
+            torch.ones(2, device="cuda")
+            keeps_names = importlib.import_module("keeps_names")
+        with neusight.forecast_on("H100"):
+            torch.ones(2, device="cuda")
+            keeps_names.remove("removed")
+            with keeps_names.open("written", "w") as file:
+                file.write("new")
+    finally:
+        sys.modules.pop("keeps_names", None)
+
+    assert [Path(name).read_text() for name in ("removed", "written")] == ["old", "old"]

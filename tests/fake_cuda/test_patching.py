@@ -36,6 +36,20 @@ def test_none_comes_back_as_none_and_absent_as_absent() -> None:
     assert vars(owner) == before
 
 
+def test_a_module_that_was_imported_meanwhile_keeps_the_original(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    owner, importing, patches = module(), ModuleType("importing"), Patches()
+    original = owner.greet
+
+    patches.set(owner, "greet", lambda name: "patched")
+    vars(importing)["welcome"] = owner.greet
+    monkeypatch.setitem(sys.modules, "importing", importing)
+    patches.restore()
+
+    assert vars(importing)["welcome"] is owner.greet is original
+
+
 def test_an_inherited_attribute_is_inherited_again() -> None:
     class Base:
         def method(self) -> str:
