@@ -197,6 +197,13 @@ def many_gpus() -> str:
     return table(columns, lines)
 
 
+def mechanisms() -> str:
+    """Published training of many GPUs with and without each of what slows a step."""
+    lines = [list(row.values()) for row in rows("multi_gpu_mechanisms")]
+    columns = ("mechanism", "source", "rows", "median", "without", "signed", "signed without")
+    return table(columns, lines)
+
+
 def decoding() -> str:
     """Published decoding of one sequence, by GPUs and weights."""
     lines = []
@@ -309,6 +316,7 @@ def pages() -> dict[Path, str]:
         groups=groups(),
         memory=memory(),
         many_gpus=many_gpus(),
+        mechanisms=mechanisms(),
         decoding=decoding(),
         measured_steps=measured_steps(),
         networks=networks(),

@@ -244,6 +244,9 @@ def main() -> None:
             _write(options.csv, rows)
     for framework, reason in NOT_RUN.items():
         print(f"not run  {framework}: {reason}")
+        rows[framework, ""] = Row(framework, "", "", "not run", *[""] * 6, reason)
+    if options.csv:
+        _write(options.csv, rows)
 
 
 def _write(path: Path, rows: dict[tuple[str, str], Row]) -> None:

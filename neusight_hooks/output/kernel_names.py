@@ -190,11 +190,7 @@ def _convolution(kernel: Kernel, size: ConvolutionSize, estimate: Estimate, gpu:
     direction = role[size.direction]
     memory = "nhwc" if kernel.layout == "channels_last" else "nchw"
     if size.groups == size.in_channels > 1:
-        t = _CPP_TYPE.get(kernel.dtype, "float")
-        return (
-            f"void at::native::(anonymous namespace)::conv_depthwise2d_{size.direction}"
-            f"_kernel<{size.kernel[0]}, {t}, int>"
-        )
+        return _depthwise_convolution(kernel, size, direction)
     architecture = {7: "sm70", 8: "sm80", 9: "sm90"}.get(gpu.compute_capability[0], "sm100")
     if kernel.compute in ("fp32", "fp64"):
         return (
@@ -213,6 +209,27 @@ def _convolution(kernel: Kernel, size: ConvolutionSize, estimate: Estimate, gpu:
         f"_tilesize{tile_m}x{tile_n}x32_stage3_warpsize2x2x1_g{size.groups}"
         f"_tensor16x8x16_execute_kernel_{suffix}"
     )
+
+
+def _depthwise_convolution(kernel: Kernel, size: ConvolutionSize, direction: str) -> str:
+    """cuDNN's of channels_last images (a profile of MobileNet v2 in FP16, torch 2.11), else torch's
+    own (DepthwiseConv2d.cu), with templates of the filters and strides that it has."""
+    if kernel.layout == "channels_last":
+        cudnn_name = direction.replace("fprop", "conv")
+        return f"{cudnn_name}2d_c1_k1_nhwc{'_specialized' if direction != 'wgrad' else ''}"
+    t = _CPP_TYPE.get(kernel.dtype, "float")
+    edges, steps = set(size.kernel), set(size.stride)
+    edge = max(edges) if len(edges) == 1 and edges <= {1, 3, 5} else 0
+    step = max(steps) if len(steps) == 1 and steps <= {1, 2} else 0
+    name, parameters = {
+        "fprop": ("forward_kernel", [edge, t, "int"])
+        if edge
+        else ("forward_kernel_generic", [t, "int"]),
+        "dgrad": ("backward_kernel", [edge, step, t, "int"]),
+        "wgrad": ("grad_weight_kernel", [t, "unsigned int"]),
+    }[direction]
+    arguments = ", ".join(map(str, parameters))
+    return f"void at::native::(anonymous namespace)::conv_depthwise2d_{name}<{arguments}>"
 
 
 def _attention(kernel: Kernel, size: AttentionSize) -> str:

@@ -6,7 +6,7 @@ import pytest
 
 from neusight.output.kernel_names import kernel_display_name, launched_name
 from neusight.predictors.gpu import find_gpu
-from neusight.predictors.kernel import ConvolutionSize, Kernel, KernelClass, Variant
+from neusight.predictors.kernel import ConvolutionSize, Kernel, KernelClass, Layout, Variant
 from neusight.predictors.predictor import Estimate
 from neusight.recording.recording import MathMode, OpCall, OpSignature, TensorSpec
 from timelines import kernel_span
@@ -103,12 +103,28 @@ def test_a_convolution_in_fp32_and_fp64_runs_on_ordinary_cores() -> None:
     assert named("float64") == "implicit_convolve_dgemm_fprop_nchw"
 
 
-def test_a_depthwise_convolution_is_pytorchs_own() -> None:
-    kernel = Kernel.convolution(convolution("forward", groups=64), dtype="float32")
+_OWN = "void at::native::(anonymous namespace)::conv_depthwise2d_"
 
-    assert name_of(kernel) == (
-        "void at::native::(anonymous namespace)::conv_depthwise2d_forward_kernel<3, float, int>"
-    )
+
+@pytest.mark.parametrize(
+    ("direction", "kernel", "layout", "name"),
+    [
+        ("forward", (3, 3), "contiguous", _OWN + "forward_kernel<3, float, int>"),
+        ("forward", (7, 7), "contiguous", _OWN + "forward_kernel_generic<float, int>"),
+        ("data_gradient", (5, 5), "contiguous", _OWN + "backward_kernel<5, 1, float, int>"),
+        ("data_gradient", (3, 5), "contiguous", _OWN + "backward_kernel<0, 1, float, int>"),
+        ("weight_gradient", (3, 3), "contiguous", _OWN + "grad_weight_kernel<float, unsigned int>"),
+        ("forward", (3, 3), "channels_last", "conv2d_c1_k1_nhwc_specialized"),
+        ("data_gradient", (3, 3), "channels_last", "dgrad2d_c1_k1_nhwc_specialized"),
+        ("weight_gradient", (3, 3), "channels_last", "wgrad2d_c1_k1_nhwc"),
+    ],
+)
+def test_a_depthwise_convolution_is_pytorchs_own_and_of_channels_last_images_cudnns(
+    direction: str, kernel: tuple[int, int], layout: Layout, name: str
+) -> None:
+    size = convolution(direction, groups=64)._replace(kernel=kernel)
+
+    assert name_of(Kernel.convolution(size, dtype="float32", layout=layout)) == name
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,7 @@ class Communication:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         if visible and "," not in visible:
             return  # the program's first GPU is whichever its launcher chose
-        found = {tensor.device.index for tensor in tensors} - self._devices
+        found = {tensor.device.index or 0 for tensor in tensors} - self._devices
         if found:
             self._devices |= found
             names = ",".join(f"cuda:{index}" for index in sorted(self._devices))

@@ -147,11 +147,18 @@ _COUNTED = frozenset({"layer_norm", "rms_norm", "group_norm", "batch_norm_sums"}
 #: Bandwidth of cuDNN's kernels, which take all three: 0.83 to 0.87 of the peak with many channels
 #: (a public profile of ResNet-50's training on V100), as a stream; of the others 0.55 with 128
 #: (H100). Bytes a clock of the one CTA, both passes: 16 and 32 channels 8.4-9.4 on H100, 6.8 on
-#: A100 (data/kernelbench 52 and 73, judged on 72 and level 3's 13).
+#: A100 (data/kernelbench 52 and 73, judged on 72 and level 3's 13); of each of a gradient's two
+#: operands 3.3 (16 to 96 channels of MobileNet v2 on H100, benchmarks/measured/h100/workloads;
+#: judged on ResNet-50, ResNeXt-50 and DenseNet-121).
 BATCH_NORM_READS = {"batch_norm": 1.0, "batch_norm_gradients": 1.0, "batch_norm_sums": 0.0}
 _BATCH_NORM_DRAM_SHARES = {("nvidia", "batch_norm"): 0.97}
 _BATCH_NORM_DRAM_SHARE = 0.65
-_BATCH_NORM_ROW_BYTES = 8.5
+_BATCH_NORM_ROW_BYTES = {False: 8.5, True: 3.3}
+#: Elements a clock and SM of cuDNN's kernels of NHWC images (batchnorm_fwtr_nhwc_semiPersist and
+#: bwtr) by whether they take gradients, and channels of a tile, up to 128 channels and beyond.
+#: MobileNet v2 in FP16 on H100 (benchmarks/measured/h100/workloads); judged on DenseNet-121.
+_NHWC_BATCH_NORM_ELEMENTS = {False: 1.6, True: 1.2}
+_NHWC_BATCH_NORM_TILES = (32, 64)
 
 #: Bandwidth of a fused reduction whose rows are columns: a tile of 64 columns reads short pieces
 #: that lie far apart. data/kernelbench 47 and 51, even half, H100 SXM and PCIe: 0.89-1.04; judged
@@ -268,14 +275,23 @@ def _kind_of_norm(kernel: Kernel, kind: MemoryKind, vendor: str) -> MemoryKind:
     if kernel.variant == "batch_norm_sums" and kernel.along_columns and is_half:
         is_forward = not kernel.is_backward and vendor == "nvidia"
         kind = kind._replace(elements=_CHANNELS_LAST_MOMENTS if is_forward else kind.elements)
+    if kernel.variant == "batch_norm" and kernel.along_columns and vendor == "nvidia":
+        kind = kind._replace(elements=_nhwc_batch_norm_elements(kernel))
     if kernel.variant in BATCH_NORM_READS:
         again = BATCH_NORM_READS[kernel.variant]
-        tensors = 2.0 if kernel.is_backward else 1.0
         return kind._replace(
             extra_reads=again,
             dram_share=_BATCH_NORM_DRAM_SHARES.get(
                 (vendor, kernel.variant), _BATCH_NORM_DRAM_SHARE
             ),
-            row_bytes=0.0 if kernel.along_columns else _BATCH_NORM_ROW_BYTES / tensors,
+            row_bytes=0.0 if kernel.along_columns else _BATCH_NORM_ROW_BYTES[kernel.is_backward],
         )
     return kind
+
+
+def _nhwc_batch_norm_elements(kernel: Kernel) -> float:
+    """How many an SM handles a clock, of whole tiles of channels."""
+    assert isinstance(kernel.size, RowsSize)
+    channels = kernel.size.rows
+    tile = _NHWC_BATCH_NORM_TILES[channels > 128]
+    return _NHWC_BATCH_NORM_ELEMENTS[kernel.is_backward] * channels / (-(-channels // tile) * tile)

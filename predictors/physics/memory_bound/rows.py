@@ -133,13 +133,14 @@ _NORM_REACH = 0.8
 #: Batch norm by cuDNN, images as NCHW: a CTA a channel. It reads a channel once where that fits
 #: into half of an SM's shared memory (bn_fw_tr_1C11_singleread. V100, 96 KB: 25 KB forward and 13
 #: KB backward, not 50 and 100; H100, 228 KB: 100 KB forward, not 200, and 50 KB backward, not 100).
-#: Where it does not, 16-bit values take as long as 32-bit ones (H100, ResNet-50's layers of 28 to
-#: 112 pixels in `benchmarks/measured/h100/workloads`, FP16 over FP32: forward 0.9-1.25, backward
-#: 0.54-0.95). What each channel costs its SM whatever its size, and how many of these CTAs
-#: keep an SM's loads going. A public profile of ResNet-50's training on V100, layers of 64 to 2048
-#: channels.
+#: Where it does not, 16-bit values take as long as these of 32 bits at least (H100, ResNet-50's
+#: layers of 56 and 112 pixels in `benchmarks/measured/h100/workloads`, FP16 over FP32: forward
+#: 1.1-1.25 with 64 channels, 0.9 with 256, backward 0.95 and 0.78), and CTAs that fill all SMs wait
+#: for DRAM alone (512 channels of 28 pixels). What each channel costs its SM whatever its size, and
+#: how many of these CTAs keep an SM's loads going. A public profile of ResNet-50's training on
+#: V100, layers of 64 to 2048 channels.
 _SINGLE_READ_SHARE = 0.5
-_LOOPED_BYTES = 4
+_LOOPED_BYTES = {False: 5, True: 4}
 _CHANNEL_CLOCKS = 1800.0
 _CHANNELS_AT_ONCE = 2
 
@@ -240,12 +241,17 @@ def row_us(kernel: Kernel, kind: MemoryKind, gpu: GPU) -> float:
 def _batch_norm_clocks(kernel: Kernel, size: RowsSize, kind: MemoryKind, gpu: GPU) -> float:
     """The channels of an SM one after the other, or so many at once."""
     itemsize = DTYPE_BYTES[kernel.dtype]
-    if _read_twice(kernel, size, gpu):
-        itemsize = max(itemsize, _LOOPED_BYTES)
+    if _read_twice(kernel, size, gpu) and itemsize <= 2:
+        itemsize = _LOOPED_BYTES[kernel.is_backward]
     row = size.width * itemsize * (1.0 + kind.extra_reads)
     fixed = max(1.0, size.rows / gpu.num_sms) * _CHANNEL_CLOCKS
     rounds = max(1.0, size.rows / (_CHANNELS_AT_ONCE * gpu.num_sms))
     return fixed + rounds * row / kind.row_bytes
+
+
+def fills_sms(kernel: Kernel, gpu: GPU) -> bool:
+    """Whether every SM has as many channels of a batch norm as it takes at once."""
+    return isinstance(kernel.size, RowsSize) and kernel.size.rows >= _CHANNELS_AT_ONCE * gpu.num_sms
 
 
 #: A scan along rows (tensor_kernel_scan_innermost_dim): 512 threads of a CTA take several rows, 16

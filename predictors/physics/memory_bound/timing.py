@@ -10,6 +10,7 @@ from neusight.predictors.physics.memory_bound.kinds import (
     kind_of,
 )
 from neusight.predictors.physics.memory_bound.rows import (
+    fills_sms,
     is_cudnn_batch_norm,
     missed_again,
     reads_again,
@@ -93,7 +94,8 @@ def _memory_us(kernel: Kernel, kind: MemoryKind, gpu: GPU) -> tuple[float, ...]:
     """Each thing that moving its bytes takes."""
     issue_us, dram_us, elements_us = _traffic_us(kernel, kind, gpu)
     rows_us = row_us(kernel, kind, gpu)
-    if is_cudnn_batch_norm(kernel, gpu) and rows_us:
+    is_filled = kind.extra_reads and fills_sms(kernel, gpu)
+    if is_cudnn_batch_norm(kernel, gpu) and rows_us and not is_filled:
         return issue_us, _queued(dram_us, rows_us), elements_us
     return issue_us, dram_us, elements_us, rows_us
 

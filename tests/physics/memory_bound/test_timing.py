@@ -261,12 +261,59 @@ def test_batch_norm_takes_what_a_profile_of_resnet_50_on_v100_shows(
     )
 
 
+@pytest.mark.parametrize(
+    ("channels", "width", "itemsize", "is_backward", "measured_us"),
+    [
+        (64, 64 * 112 * 112, 4, True, 1226.0),
+        (128, 64 * 56 * 56, 4, True, 341.0),
+        (512, 64 * 28 * 28, 4, True, 193.0),
+        (128, 64 * 56 * 56, 2, True, 309.0),
+        (64, 64 * 56 * 56, 2, False, 135.5),
+    ],
+)
+def test_looped_batch_norms_take_what_resnet_50_on_an_h100_shows(
+    channels: int, width: int, itemsize: int, is_backward: bool, measured_us: float
+) -> None:
+    num_bytes = itemsize * channels * width
+    kernel = replace(
+        batch_norm(channels, width),
+        dtype={2: "float16", 4: "float32"}[itemsize],
+        bytes_read=num_bytes * (1 + is_backward),
+        bytes_written=num_bytes,
+        is_backward=is_backward,
+    )
+
+    assert memory_bound_timing(kernel, find_gpu("H100")).time_us == pytest.approx(
+        measured_us, rel=0.1
+    )
+
+
 def test_all_sms_share_the_few_channels_of_a_batch_norm_on_nhwc_images() -> None:
     gpu = find_gpu("V100")
     apart = memory_bound_timing(batch_norm(16, 2**20), gpu)
     shared = memory_bound_timing(batch_norm(16, 2**20, is_last=True), gpu)
 
     assert shared.time_us < 0.5 * apart.time_us
+
+
+@pytest.mark.parametrize(("channels", "whole"), [(160, 192), (144, 192), (24, 32)])
+def test_a_batch_norm_of_nhwc_images_takes_whole_tiles_of_channels(
+    channels: int, whole: int
+) -> None:
+    """And handles 1.6 elements a clock and SM, as MobileNet's 96 channels show (222 us)."""
+
+    def half(num: int, width: int) -> Kernel:
+        kernel = batch_norm(num, width, is_last=True)
+        num_bytes = kernel.bytes_read // 2
+        return replace(kernel, dtype="float16", bytes_read=num_bytes, bytes_written=num_bytes)
+
+    gpu = find_gpu("H100")
+    part, full, known = (
+        memory_bound_timing(half(num, 64 * 112 * 112), gpu).time_us for num in (channels, whole, 96)
+    )
+
+    assert part == pytest.approx(full, rel=0.1)
+    assert known == pytest.approx(222.0, rel=0.05)
 
 
 def test_torchs_own_gradient_of_a_batch_norm_takes_as_long_in_16_bits_as_in_32() -> None:
