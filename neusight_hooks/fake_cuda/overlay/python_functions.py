@@ -71,6 +71,17 @@ def install_files(patches: Patches, overlay: Overlay) -> None:
     _replace_kept_names(patches, replacements)
     _replace_kept_defaults(patches, replacements)
     patches.on_restore(overlay.close)
+    _now.update(replacements)
+    patches.on_restore(functools.partial(_leave, replacements))
+
+
+#: Functions -> what stands for them in the forecast that is open.
+_now: dict[Any, Callable[..., Any]] = {}
+
+
+def _leave(replacements: dict[Any, Any]) -> None:
+    for original in replacements:
+        _now.pop(original, None)
 
 
 def install_retries(patches: Patches) -> None:
@@ -137,23 +148,24 @@ def _is_folder_of_one_disk(src: Any, dst: Any) -> bool:
 def _while_open(
     overlay: Overlay, original: Callable[..., Any], function: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """`function` while the overlay is open; a name kept longer does what it did before. Errors
-    have the paths that the script gave."""
+    """`function` while the overlay is open; kept longer (an attribute of a class, a default value),
+    what stands for `original` then. Errors have the paths that the script gave."""
 
     @functools.wraps(original)
     def either(*args: Any, **kwargs: Any) -> Any:
-        if overlay.is_open:
-            try:
-                return function(*args, **kwargs)
-            except LeftAloneError:
-                pass
-            except OSError as error:
-                given = (*args, *kwargs.values())
-                if error.filename is not None and given:
-                    error.filename = given[0]
-                    if original.__name__ in _OF_TWO_PATHS:
-                        error.filename2 = given[1]
-                raise
+        if not overlay.is_open:
+            return _now.get(original, original)(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        except LeftAloneError:
+            pass
+        except OSError as error:
+            given = (*args, *kwargs.values())
+            if error.filename is not None and given:
+                error.filename = given[0]
+                if original.__name__ in _OF_TWO_PATHS:
+                    error.filename2 = given[1]
+            raise
         return original(*args, **kwargs)
 
     is_builtin = isinstance(original, types.BuiltinFunctionType)
