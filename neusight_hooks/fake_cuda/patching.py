@@ -125,17 +125,18 @@ class Patches:
     def _put_back_in_modules(self) -> None:
         """Modules that were imported meanwhile, and kept by name what stood there, get what stands
         there from now on: else it would serve them in a later forecast, too."""
-        originals = {
-            id(change.value): change.before
-            for change in self._changes
-            if isinstance(change.value, _KEPT) and isinstance(change.before, _KEPT)
-        }
+        originals: dict[object, object] = {}
+        for change in self._changes:
+            if isinstance(change.value, _KEPT) and isinstance(change.before, _KEPT):
+                # One value may stand for several: the name tells them apart.
+                originals[id(change.value), change.name] = change.before
+                originals.setdefault(id(change.value), change.before)
         for module, names in _names_of_modules():
             if module != "__main__" and self._num_names.get(module) == len(names):
                 continue
             for name, value in list(names.items()):
                 if id(value) in originals:
-                    names[name] = originals[id(value)]
+                    names[name] = originals.get((id(value), name), originals[id(value)])
 
     def on_restore(self, undo: Callable[[], object]) -> None:
         """Adds something of one's own to undo."""
@@ -149,9 +150,12 @@ class Patches:
 def _names_of_modules() -> Iterator[tuple[str, dict[str, Any]]]:
     """The modules but for neusight's own, with what they hold."""
     for module_name, module in list(sys.modules.items()):
-        names = getattr(module, "__dict__", None)
-        if isinstance(names, dict) and not module_name.startswith("neusight."):
-            yield module_name, names
+        if isinstance(module, ModuleType) and not module_name.startswith("neusight."):
+            yield module_name, _own_names(module)
+
+
+#: What a module holds, whatever its class makes of `__dict__`.
+_own_names: Callable[[ModuleType], dict[str, Any]] = vars(ModuleType)["__dict__"].__get__
 
 
 def _asking(name: str, key: str) -> CodeType:

@@ -121,3 +121,21 @@ def test_ranks_of_a_host_that_all_use_its_first_gpu_are_refused_as_by_nccl(tmp_p
 
     assert done.returncode == 3, done.stdout + done.stderr
     assert "ranks 0..3 of one host run collectives on cuda:0 alike" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "    __import__('os').environ['HIP_VISIBLE_DEVICES'] = str(dist.get_rank())\n"
+        "    dist.all_reduce(torch.ones(8, device='cuda:0'))",
+        "    part = dist.new_group(backend='gloo')\n"
+        "    dist.all_reduce(torch.ones(8, device='cuda:0'), group=part)",
+    ],
+    ids=["each sees one GPU", "gloo"],
+)
+def test_ranks_may_use_the_first_gpu_that_each_sees_and_share_one_by_gloo(
+    body: str, tmp_path: Path
+) -> None:
+    done = forecast(tmp_path, body)
+
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -7,6 +7,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 #: What a host writes of a checkpoint, 1e9 bytes per second: a share of a parallel file system. An
 #: assumption: storage differs by a hundred times.
 _STORAGE_GBPS = 2.0
+#: Longest time between failures that is taken for one, hours: a million years.
+_MOST_HOURS = 1e10
 
 _SEQUENCE = 4096
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgG]?)")
@@ -79,8 +82,10 @@ def _whole_training(options: argparse.Namespace) -> WholeTraining | None:
     """The training whose length is asked for; OptionError for what means nothing."""
     from neusight.integrations.layouts.whole_training import WholeTraining
 
-    if options.mtbf is not None and not options.mtbf > 0.0:
-        raise OptionError(f"--mtbf is {options.mtbf:g}; it must be a number of hours above 0")
+    if options.mtbf is not None and not 0.0 < options.mtbf < _MOST_HOURS:
+        raise OptionError(
+            f"--mtbf is {options.mtbf:g}; it must be hours between 0 and {_MOST_HOURS:g}"
+        )
     if options.train_tokens is None:
         if options.mtbf is not None:
             raise OptionError("--mtbf is for a whole training: say its --train-tokens too")
@@ -164,7 +169,7 @@ def _checked(options: argparse.Namespace) -> int:
             "--model wants to know --world-size and the --tokens of a step: "
             "neusight plan --model config.json --gpu H100 --world-size 64 --tokens 4M"
         )
-    if options.storage_gbps <= 0.0:
+    if not 0.0 < options.storage_gbps < inf:
         raise OptionError(f"--storage-gbps is {options.storage_gbps:g}; it must be above 0")
     return token_count(options.tokens)
 

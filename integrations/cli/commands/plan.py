@@ -185,6 +185,8 @@ def _load_once() -> None:
 
 def _planned(options: argparse.Namespace, program: Program | None) -> Planned:
     """The command line as values; OptionError or UnknownGPUError for what cannot be planned."""
+    if options.train_tokens is not None or options.mtbf is not None:
+        raise OptionError("--train-tokens and --mtbf are for --model")
     if program is None:
         raise OptionError("give the script to plan: neusight plan --gpu H100 train.py")
     start = launched(program)

@@ -93,6 +93,7 @@ class RankProcess:
     connection: socket.socket
     ended: int
     outputs: list[_Output] = field(default_factory=list)
+    finished: list[_Output] = field(default_factory=list)
     done: Done | None = None
     status: int | None = None
     is_silent: bool = False
@@ -158,13 +159,14 @@ class RankProcess:
 
     def show(self, ready: Set[int]) -> None:
         """Shows what it printed, where its output is readable."""
-        self.outputs = [
-            output for output in self.outputs if output.descriptor not in ready or output.read()
-        ]
+        for output in list(self.outputs):
+            if output.descriptor in ready and not output.read():
+                self.outputs.remove(output)
+                self.finished.append(output)
 
     def show_kept(self) -> None:
         """Shows what it printed so far and was kept."""
-        for output in self.outputs:
+        for output in (*self.finished, *self.outputs):
             output.show_kept()
 
     def next_request(self) -> Any:
@@ -200,6 +202,7 @@ class RankProcess:
                     continue
             except BlockingIOError:  # a process that it left behind holds the other end
                 os.close(output.descriptor)
+        self.finished += self.outputs
         self.outputs.clear()
 
 

@@ -106,15 +106,19 @@ class _Server:
         return self.ranks.failed is None and not self._is_interrupted
 
     def run_in_turn(self, ranks: Iterable[int]) -> None:
-        """Runs these, as many at a time as there are cores. What they print is shown of one that
-        fails."""
+        """Runs these, one and what it brings first, then as many at a time as there are cores. What
+        they print is shown of one that fails."""
         waiting = iter(ranks)
         self._shows_all = False
-        while self.goes_on and (chosen := list(islice(waiting, len(os.sched_getaffinity(0))))):
+        at_once = 1
+        while self.goes_on and (chosen := list(islice(waiting, at_once))):
+            num_before = len(self.ranks.processes)
             for rank in chosen:
                 if rank not in self.ranks.processes:
                     self.begin(rank)
             self.serve()
+            brought = -(-(len(self.ranks.processes) - num_before) // len(chosen))
+            at_once = max(1, min(len(os.sched_getaffinity(0)), MOST_RANKS // max(1, brought)))
         if self.goes_on:
             self.ranks.unmet = self._exchange.unmet()
 

@@ -59,6 +59,10 @@ class _Unfinished(NamedTuple):
     work: PendingWork | None
 
 
+#: What says which GPUs a process sees.
+_VISIBLE_DEVICES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+
+
 class Transfer(NamedTuple):
     """A tensor sent ("isend") to a peer or received ("irecv") from one."""
 
@@ -81,9 +85,11 @@ class Communication:
         recorder: Recorder,
         groups: Groups,
         require_rank: Callable[[int], None] = lambda rank: None,
+        backend_of: Callable[[Any], str] = lambda group: "nccl",
     ) -> None:
         self.groups = groups
         self._meet = require_rank
+        self._backend_of = backend_of
         self._recorder = recorder
         self._unfinished: dict[int, _Unfinished] = {}
         self._works: deque[PendingWork] = deque(maxlen=_KEPT_WORKS)
@@ -125,7 +131,8 @@ class Communication:
         holds `held` until it is waited for."""
         if transfer is not None:
             self._meet(transfer.peer)
-        self._note_devices(held or written)
+        if self._backend_of(group) == "nccl":  # another backend shares a GPU among ranks
+            self._note_devices(held or written)
         batch = self._batch
         if batch is not None:
             batch.records.append(record)
@@ -145,9 +152,9 @@ class Communication:
 
     def _note_devices(self, tensors: Sequence[ForecastTensor]) -> None:
         """Keeps which of the GPUs that the program sees its collectives run on."""
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        if visible and "," not in visible:
-            return  # the program's first GPU is whichever its launcher chose
+        for visible in map(os.environ.get, _VISIBLE_DEVICES):
+            if visible and "," not in visible:
+                return  # the program's first GPU is whichever its launcher chose
         found = {tensor.device.index or 0 for tensor in tensors} - self._devices
         if found:
             self._devices |= found

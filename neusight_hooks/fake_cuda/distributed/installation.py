@@ -57,12 +57,12 @@ def install_distributed(
     if rank is not None:
         install_environment(patches, rank)
     link = link or SingleRankLink(own.index)
-    communication = Communication(recorder, Groups(own), link.require_rank)
+    backends = Backends()
+    communication = Communication(recorder, Groups(own), link.require_rank, backends.name_of)
     objects = Objects(communication, link)
     recorder.handlers.update(collective_handlers(communication))
     recorder.handlers.update(synchronized_norm_handlers())
     batches = CpuBatches()
-    backends = Backends()
     recorder.cpu_handlers.update(cpu_handlers(objects, batches, backends.require_cpu))
     install_process_groups(
         patches, communication, own, objects, link, batches, backends, is_stated=rank is not None

@@ -143,7 +143,8 @@ def passed(signature: OpSignature) -> tuple[Argument, ...]:
 def _wrapped(value: Argument) -> Argument:
     """A number of Python's where a tensor is expected is passed as one."""
     if isinstance(value, (float, int)):
-        return TensorSpec((), (), "float64" if isinstance(value, float) else "int64")
+        kinds = {bool: "bool", int: "int64", float: "float64"}
+        return TensorSpec((), (), kinds[type(value)])
     return value
 
 

@@ -159,6 +159,7 @@ def collectives_of(recording: Recording) -> Recording:
                 for entry in step.entries
                 if isinstance(entry, OpCall) and parts_of(entry, recording.rank)
             ),
+            operators=(),
         )
         for step in recording.steps
     )

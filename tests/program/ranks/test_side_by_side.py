@@ -62,6 +62,31 @@ def test_what_others_print_is_kept_until_one_fails(capfd: pytest.CaptureFixture[
     assert capfd.readouterr().out == "line of 0\n[rank 5] line of 5\n"
 
 
+def test_what_one_that_died_printed_is_shown(capfd: pytest.CaptureFixture[str]) -> None:
+    def work(rank: int, link: Link) -> tuple[RankEnd, Any]:
+        if rank == 5:
+            os.write(1, b"last words\n")
+            os._exit(3)
+        return "well", None
+
+    run_side_by_side(work, ranks=[0], last=7, others=lambda found: [5, 7], wait_s=60)
+
+    assert capfd.readouterr().out == "[rank 5] last words\n"
+
+
+def test_many_cores_begin_no_more_ranks_than_may_run_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(96))
+
+    def work(rank: int, link: Link) -> tuple[RankEnd, Any]:
+        return "well", rank
+
+    ranks = run_side_by_side(work, ranks=[0], last=79, others=lambda found: range(1, 80), wait_s=60)
+
+    assert len(answers(ranks)) == 80
+
+
 def test_who_went_on_without_what_a_later_rank_never_sent_is_named() -> None:
     def box_of(source: int) -> Inbox:
         return Inbox("a barrier", "world", source)
