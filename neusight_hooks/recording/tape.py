@@ -282,8 +282,9 @@ class Tape:
         #: What operators did since the last entry, and before.
         self.calls: list[CallEvent] = []
         self.call_log: list[CallEvent] = []
-        #: Whether that is written, and was for all entries since the last cut.
-        self.has_calls = self.has_all_calls = False
+        #: The first entry since which that is written; None where it is not.
+        self._calls_from: int | None = None
+        self._cut_had_all_calls = False
         #: Called before an entry is written, to add to `calls` what ended.
         self.before_entry = Listeners[[]]()
         #: Calls of compiled code that run, one in the other.
@@ -354,8 +355,12 @@ class Tape:
     def write_calls(self, wanted: bool) -> None:
         """From now on operators are written, or no longer."""
         self.calls.clear()
-        self.has_calls = wanted
-        self.has_all_calls = wanted and not self.entries
+        self._calls_from = len(self.entries) if wanted else None
+
+    @property
+    def has_all_calls(self) -> bool:
+        """Whether operators were written for all entries."""
+        return self._calls_from == 0
 
     def new_event(self) -> int:
         """The number of an event; they count through all of the program."""
@@ -430,7 +435,9 @@ class Tape:
         upto = len(self.entries) if upto is None else upto
         taken = self.entries[:upto]
         del self.entries[:upto]
-        self.has_all_calls = self.has_calls
+        self._cut_had_all_calls = self.has_all_calls
+        if self._calls_from is not None:
+            self._calls_from = max(0, self._calls_from - len(taken))
         self.num_cuts += 1
         self._num_read = max(0, self._num_read - upto)
         if self._max_ops is not None:
@@ -438,8 +445,10 @@ class Tape:
         return taken
 
     def put_back(self, entries: Sequence[TapeEntry]) -> None:
-        """Puts entries that were cut off, and so are read, back in front of the others."""
+        """Puts the entries that were cut off last, and so are read, back in front of the others."""
         self.entries[:0] = entries
+        if self._calls_from is not None and not self._cut_had_all_calls:
+            self._calls_from += len(entries)
         self._num_read += len(entries)
 
     # -- CUDA graphs ------------------------------------------------------------------------------

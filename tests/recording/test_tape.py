@@ -74,6 +74,32 @@ def test_a_closed_tape_takes_no_marks() -> None:
     assert tape.entries == []
 
 
+def test_operators_are_complete_once_no_entry_is_left_from_before_they_were_written() -> None:
+    tape = tape_of(ADD, MUL)
+    tape.write_calls(True)
+    tape.add_op(MUL)
+    found = []
+
+    for _ in range(3):
+        found.append(tape.has_all_calls)
+        tape.cut(1)
+
+    assert found == [False, False, True]
+
+
+@pytest.mark.parametrize("is_followed", [True, False])
+def test_entries_that_are_put_back_are_as_complete_as_they_were(is_followed: bool) -> None:
+    tape = tape_of()
+    tape.write_calls(is_followed)
+    tape.add_op(MUL)
+    taken = tape.cut()
+    tape.write_calls(True)
+
+    tape.put_back(taken)
+
+    assert tape.has_all_calls is is_followed
+
+
 def test_equal_marks_are_one_object() -> None:
     tape = tape_of()
 
