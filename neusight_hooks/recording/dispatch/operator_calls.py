@@ -85,7 +85,7 @@ class OperatorCalls:
     def start(self, source: OperatorSource) -> None:
         """From now on operators come from there."""
         self._source = source
-        self._name_of = source.name_of
+        self._name_of, self._has_ended = source.name_of, source.has_ended
         self.follow(True)
 
     def stop(self) -> None:
@@ -115,25 +115,22 @@ class OperatorCalls:
         """An operator, or a node of autograd, begins; whether its end is of interest."""
         if self._is_answering:
             return False
-        name = self._name_of(record)
-        known = self._nodes if is_node else self._operators
-        token = known.get(name, _UNKNOWN)
+        token = (self._nodes if is_node else self._operators).get(self._name_of(record), _UNKNOWN)
         if token is None or (_thread() != self._main and _graph_task() == _NO_GRAPH_TASK):
             return False
-        tape, source = self._tape, self._source
-        if source is None or not tape.is_open or self._mode.is_inside or self._is_elsewhere():
+        tape, running = self._tape, self._running
+        # What compiled code calls is torch's to say, and not the same on a GPU.
+        if not tape.is_open or tape.num_compiled or self._mode.is_inside or self._is_elsewhere():
             return False
-        if tape.num_compiled:
-            return False  # what compiled code calls is torch's to say, and not the same on a GPU
         if token is _UNKNOWN:
-            token = known[name] = _token_of(name, is_node)
+            token = self._known(self._name_of(record), is_node)
             if token is None:
                 return False
         if self._skips_next:  # the op on the CPU that is answered by itself
             self._skips_next = False
             return False
-        running, calls = self._running, tape.calls
-        while running and source.has_ended(running[-1]):
+        calls, has_ended = tape.calls, self._has_ended
+        while running and has_ended(running[-1]):
             del running[-1]
             calls.append(None)
         running.append(number)
@@ -145,12 +142,22 @@ class OperatorCalls:
                 calls.append(sequence)
         return True
 
+    def _known(self, name: bytes, is_node: bool) -> CallToken | None:
+        """What is written where an operator of a new name begins; None for what is no operator."""
+        token = None
+        if is_node or not name.startswith(_NO_OPERATORS):
+            token = CallToken(name.decode(), is_node or name.startswith(_ENGINE))
+        (self._nodes if is_node else self._operators)[name] = token
+        return token
+
     def note_ends(self) -> None:
         """Writes that those operators ended which did."""
-        running, source = self._running, self._source
-        while running and source is not None and source.has_ended(running[-1]):
-            del running[-1]
-            self._tape.calls.append(None)
+        running = self._running
+        if running:
+            calls, has_ended = self._tape.calls, self._has_ended
+            while running and has_ended(running[-1]):
+                del running[-1]
+                calls.append(None)
 
     def _is_in_lane(self) -> bool:
         """Whether this is the program's main thread, or one that runs its backward meanwhile."""
@@ -221,9 +228,3 @@ _DETACH = "aten::detach"
 #: Stands for a name that did not come before.
 _UNKNOWN = CallToken("")
 
-
-def _token_of(name: bytes, is_node: bool) -> CallToken | None:
-    """What is written where an operator of a name begins; None for what is no operator."""
-    if not is_node and name.startswith(_NO_OPERATORS):
-        return None
-    return CallToken(name.decode(), is_node or name.startswith(_ENGINE))

@@ -12,7 +12,6 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -169,19 +168,22 @@ class RecordFunctions:
         word, at = ctypes.sizeof(ctypes.c_size_t), ctypes.c_size_t.from_address
         number = 0
 
-        def begin(returned: int, record: int, is_node: bool = False) -> int:
-            nonlocal number
-            context = 0
-            if contexts[number] == table:  # that of an operator that still runs
-                number = (number + 1) % _MOST_OPEN
-            elif begins(record, number, is_node):
-                contexts[number] = table
-                context = address + number * word
-                number = (number + 1) % _MOST_OPEN
-            at(returned).value = context
-            return returned
+        def of(is_node: bool) -> Callable[[int, int], int]:
+            def begin(returned: int, record: int) -> int:
+                nonlocal number
+                if contexts[number] == table:  # that of an operator that still runs
+                    number = (number + 1) % _MOST_OPEN
+                elif begins(record, number, is_node):
+                    contexts[number] = table
+                    at(returned).value = address + number * word
+                    number = (number + 1) % _MOST_OPEN
+                    return returned
+                at(returned).value = 0
+                return returned
 
-        return [_Start(begin), _Start(partial(begin, is_node=True))]
+            return begin
+
+        return [_Start(of(False)), _Start(of(True))]
 
 
 def _address(function: Any) -> int:
