@@ -246,7 +246,7 @@ class Recorder:
         run = self.operators.run_on_cpu if handler is None else handler
         out = run(func, args, kwargs)
         if threading.get_ident() == self._main:  # others do not hold up the program
-            self.tape.add_cpu_op(_cpu_us(out))
+            self.tape.add_cpu_op(_cpu_us(out), id(func))
         return out
 
     def _run_on_cuda(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

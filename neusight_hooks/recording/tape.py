@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Generic, ParamSpec, cast
 
@@ -25,7 +26,11 @@ from neusight.recording.recording import (
 
 P = ParamSpec("P")
 
-_CPU_WORK = "cpu ops"
+#: Work on the CPU, of several ops.
+CPU_WORK = "cpu ops"
+
+#: Numbers in the names of marks.
+_NUMBERS = re.compile(r"\d+")
 
 #: Ops that a script may still run after it was stopped, to clean up, before it is stopped again.
 _OPS_TO_CLEAN_UP = 1000
@@ -137,14 +142,15 @@ class CallToken:
 
 
 #: What is written as operators are called: one begins; a number of autograd's, of the node that
-#: began before it; (None) the innermost ends.
+#: began before it, from that of the op that follows, or of the last one in a node; (None) the
+#: innermost ends.
 CallEvent = CallToken | int | None
 
 
 class TapedCalls(int):
-    """Operators begin and end here, as the tape's `call_log` says from this place on: how many
-    events there are, and the events. No entry of a step: what they say together is the step's
-    `operators`. (Neither it nor what it stands for is looked through for garbage.)"""
+    """Operators begin and end here, as the tape's `call_log` says at this place. No entry of a
+    step: what they say together is the step's `operators`. (It is not looked through for
+    garbage.)"""
 
     __slots__ = ()
 
@@ -223,6 +229,9 @@ class TapedCall:
 
 TapeEntry = SingleEntry | TapedCall
 
+#: Entries about memory: operators are not written before them.
+_OF_MEMORY = (TapedAlloc, TapedFree, TapedInput)
+
 #: Reads what is new on the tape while the program runs.
 Follower = Callable[[Sequence[SingleEntry]], None]
 
@@ -279,14 +288,14 @@ class Tape:
         self.followers: list[Follower] = []
         #: Gives the program's lines, where they are wanted.
         self.stacks = stacks
-        #: What operators did since the last entry, and before.
-        self.calls: list[CallEvent] = []
-        self.call_log: list[CallEvent] = []
-        #: The first entry since which that is written; None where it is not.
-        self._calls_from: int | None = None
+        #: What operators did before entries.
+        self.call_log: list[tuple[CallEvent, ...]] = []
+        #: For which entries that is written: from the first on, and before the second.
+        self._calls_from = self._calls_to = 0
         self._cut_had_all_calls = False
-        #: Called before an entry is written, to add to `calls` what ended.
-        self.before_entry = Listeners[[]]()
+        #: Called before an entry that is not about memory is written, with what it does and, if it
+        #: is an op on the GPU, the op; without, before all entries are cut off.
+        self.before_entry = Listeners[[Hashable, TapedOp | None]]()
         #: Calls of compiled code that run, one in the other.
         self.num_compiled = 0
         self.gpu_ops = 0
@@ -297,18 +306,18 @@ class Tape:
         self._max_ops = max_ops
         self._stops_at = sys.maxsize if max_ops is None else max_ops
         self._num_read = 0
-        self._marks: dict[tuple[str, str, str], Mark] = {}
+        self._marks: dict[tuple[str, str, str], tuple[Mark, Hashable]] = {}
         self._cpu_pending = 0
         self._cpu_pending_us = 0.0
-        self._num_cpu_calls = 0  # of `calls`, those up to the last op on the CPU
 
     # -- writing ----------------------------------------------------------------------------------
 
     def add_op(self, op: TapedOp) -> None:
-        """An op on the GPU; RunawayLoop where it is one too many. Who follows operators has noted
-        which ended."""
-        if self._cpu_pending or self.calls:
-            self._write_pending()
+        """An op on the GPU; RunawayLoop where it is one too many."""
+        if self._cpu_pending:
+            self.flush()
+        if self.before_entry.functions:
+            self.before_entry((op.signature.op, op.node), op)
         self.gpu_ops += 1
         self.entries.append(op)
         if self.gpu_ops > self._stops_at:
@@ -317,31 +326,38 @@ class Tape:
     def add_call(self, call: TapedCall) -> None:
         """A call that repeats an earlier one."""
         self.flush()
+        self.before_entry(TapedCall, None)
         self.gpu_ops += call.repeated.num_ops
         self.entries.append(call)
 
-    def add_cpu_op(self, duration_us: float) -> None:
+    def add_cpu_op(self, duration_us: float, op: Hashable = None) -> None:
         """An op on the CPU; those in a row become one entry."""
+        if self.before_entry.functions:
+            self.before_entry(op, None)
         self.cpu_ops += 1
         self._cpu_pending += 1
         self._cpu_pending_us += duration_us
-        self._num_cpu_calls = len(self.calls)
 
-    def add(self, entry: TapeEntry) -> None:
-        """A mark, wait or event, while the program is listened to."""
+    def add(self, entry: TapeEntry, does: Hashable = None) -> None:
+        """A mark, wait or event, while the program is listened to; what it `does`, if not what its
+        type says."""
         if not self.is_open:
             return
-        if self._cpu_pending or self.before_entry.functions:
+        if self._cpu_pending:
             self.flush()
+        kind = type(entry)
+        if self.before_entry.functions and kind not in _OF_MEMORY:
+            self.before_entry(does or kind, None)
         self.entries.append(entry)
 
     def mark(self, kind: MarkKind, name: str, detail: str = "") -> None:
         """A begin or end of a module, an annotation or a graph."""
         key = (kind, name, detail)
-        mark = self._marks.get(key)
-        if mark is None:
-            mark = self._marks[key] = Mark(kind, name, detail)
-        self.add(mark)
+        known = self._marks.get(key)
+        if known is None:  # parts of a list do the same
+            does = (kind, _NUMBERS.sub("#", name), detail)
+            known = self._marks[key] = Mark(kind, name, detail), does
+        self.add(*known)
         if kind == "compiled_begin":
             self.num_compiled += 1
         elif kind == "compiled_end":
@@ -354,13 +370,15 @@ class Tape:
 
     def write_calls(self, wanted: bool) -> None:
         """From now on operators are written, or no longer."""
-        self.calls.clear()
-        self._calls_from = len(self.entries) if wanted else None
+        if wanted:
+            self._calls_from, self._calls_to = len(self.entries), sys.maxsize
+        else:
+            self._calls_to = min(self._calls_to, len(self.entries))
 
-    @property
-    def has_all_calls(self) -> bool:
-        """Whether operators were written for all entries."""
-        return self._calls_from == 0
+    def has_all_calls(self, upto: int | None = None) -> bool:
+        """Whether operators were written for the first `upto` entries, or all."""
+        upto = len(self.entries) if upto is None else upto
+        return self._calls_from == 0 and upto <= self._calls_to
 
     def new_event(self) -> int:
         """The number of an event; they count through all of the program."""
@@ -379,32 +397,11 @@ class Tape:
 
     def flush(self) -> None:
         """Writes down what is pending, before the entries are read."""
-        self.before_entry()
-        self._write_pending()
-
-    def _write_pending(self) -> None:
         if self._cpu_pending:
-            self._write_cpu_work()
-        if self.calls:
-            self._write_calls(len(self.calls))
-
-    def _write_cpu_work(self) -> None:
-        calls = self.calls
-        if calls:
-            ended = self._num_cpu_calls
-            while ended < len(calls) and calls[ended] is None:
-                ended += 1
-            self._write_calls(ended)
-        work = HostWork(_CPU_WORK, round(self._cpu_pending_us, 3), self._cpu_pending)
-        self._cpu_pending, self._cpu_pending_us, self._num_cpu_calls = 0, 0.0, 0
-        self.entries.append(work)
-
-    def _write_calls(self, count: int) -> None:
-        log, calls = self.call_log, self.calls
-        self.entries.append(TapedCalls(len(log)))
-        log.append(count)
-        log += calls[:count]
-        del calls[:count]
+            self.before_entry(CPU_WORK, None)
+            work = HostWork(CPU_WORK, round(self._cpu_pending_us, 3), self._cpu_pending)
+            self._cpu_pending, self._cpu_pending_us = 0, 0.0
+            self.entries.append(work)
 
     def _stop_runaway(self) -> None:
         self._stops_at = self.gpu_ops + _OPS_TO_CLEAN_UP
@@ -432,23 +429,30 @@ class Tape:
     def cut(self, upto: int | None = None) -> list[TapeEntry]:
         """Takes the first `upto` entries off, or all; ops are counted again up to `max_ops`."""
         self.drain()
-        upto = len(self.entries) if upto is None else upto
+        if upto is None or upto == len(self.entries):
+            self.before_entry(None, None)
+            upto = len(self.entries)
+        self._cut_had_all_calls = self.has_all_calls(upto)
         taken = self.entries[:upto]
         del self.entries[:upto]
-        self._cut_had_all_calls = self.has_all_calls
-        if self._calls_from is not None:
-            self._calls_from = max(0, self._calls_from - len(taken))
+        self._move_calls(-upto)
         self.num_cuts += 1
         self._num_read = max(0, self._num_read - upto)
         if self._max_ops is not None:
             self._stops_at = self.gpu_ops + self._max_ops
         return taken
 
+    def _move_calls(self, by: int) -> None:
+        self._calls_from = max(0, self._calls_from + by)
+        if self._calls_to < sys.maxsize:
+            self._calls_to = max(0, self._calls_to + by)
+
     def put_back(self, entries: Sequence[TapeEntry]) -> None:
         """Puts the entries that were cut off last, and so are read, back in front of the others."""
         self.entries[:0] = entries
-        if self._calls_from is not None and not self._cut_had_all_calls:
-            self._calls_from += len(entries)
+        self._move_calls(len(entries))
+        if self._cut_had_all_calls:
+            self._calls_from = 0
         self._num_read += len(entries)
 
     # -- CUDA graphs ------------------------------------------------------------------------------
@@ -475,7 +479,7 @@ def _is_wait(entry: TapeEntry) -> bool:
 
 
 def _is_cpu_work(entry: TapeEntry) -> bool:
-    return isinstance(entry, HostWork) and entry.name == _CPU_WORK
+    return isinstance(entry, HostWork) and entry.name == CPU_WORK
 
 
 def _expanded(entries: Iterable[TapeEntry]) -> list[SingleEntry]:

@@ -81,10 +81,25 @@ def test_operators_are_complete_once_no_entry_is_left_from_before_they_were_writ
     found = []
 
     for _ in range(3):
-        found.append(tape.has_all_calls)
+        found.append(tape.has_all_calls())
         tape.cut(1)
 
     assert found == [False, False, True]
+
+
+def test_entries_stay_complete_after_operators_are_no_longer_written() -> None:
+    tape = tape_of()
+    tape.write_calls(True)
+    tape.add_op(ADD)
+    tape.add_op(MUL)
+    tape.write_calls(False)
+    tape.add_op(MUL)
+
+    found = [tape.has_all_calls(1), tape.has_all_calls(2), tape.has_all_calls()]
+    tape.cut(1)
+
+    assert found == [True, True, False]
+    assert (tape.has_all_calls(1), tape.has_all_calls()) == (True, False)
 
 
 @pytest.mark.parametrize("is_followed", [True, False])
@@ -97,7 +112,7 @@ def test_entries_that_are_put_back_are_as_complete_as_they_were(is_followed: boo
 
     tape.put_back(taken)
 
-    assert tape.has_all_calls is is_followed
+    assert tape.has_all_calls() is is_followed
 
 
 def test_equal_marks_are_one_object() -> None:

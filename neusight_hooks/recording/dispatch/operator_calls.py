@@ -8,13 +8,13 @@ from typing import Any, Protocol
 
 import torch
 
+from neusight.recording.dispatch.operator_history import Key, OperatorHistory
 from neusight.recording.recording import COMPILED_CODE, UNSEEN
-from neusight.recording.tape import CallToken, Tape
+from neusight.recording.tape import CPU_WORK, CallEvent, CallToken, Tape, TapedCalls, TapedOp
 from neusight.recording.tensor import ForecastMode
 
-#: Begins and ends of one recording after which no more are written: a program whose steps never
-#: repeat.
-_MOST_EVENTS = 600_000
+#: Places of one recording after which no more are written: a program that never repeats.
+_MOST_PLACES = 200_000
 
 #: Begins the names of records that are no operators: a mode is asked (torch 2.13); compiled code
 #: runs, which the timeline has from its marks.
@@ -24,6 +24,7 @@ _NO_OPERATORS = (
 )  # fmt: skip
 #: Begins the name of what autograd's engine records around each node.
 _ENGINE = b"autograd::engine::"
+_EVALUATE = b"autograd::engine::evaluate_function: "
 
 #: Numbers of nodes are below this; those of AccumulateGrad are not, and mean nothing.
 _NO_SEQUENCE = 2**63
@@ -35,6 +36,10 @@ _current_node = torch._C._current_autograd_node
 #: In this thread; a profiler of the program would miss what is not reported.
 _report = torch._C._autograd._enable_record_function
 _is_profiling = torch._C._autograd._profiler_enabled
+
+
+#: The name of a node of autograd, and its number.
+_Node = tuple[str, int | None]
 
 
 class OperatorSource(Protocol):
@@ -58,8 +63,9 @@ class OperatorCalls:
 
     `begins` is the callback of a source; ends are asked for when something else happens. What
     an op on the GPU calls while it is answered without a GPU is not the program's and is left out;
-    the operator of the op itself is the recorded `OpCall`. `is_elsewhere` says whether neusight or
-    torch does other work than the program's.
+    the operator of the op itself is the recorded `OpCall`. While the program repeats what it did
+    before, the source is switched off, and its operators are those from before. `is_elsewhere` says
+    whether neusight or torch does other work than the program's.
     """
 
     def __init__(self, tape: Tape, mode: ForecastMode, is_elsewhere: Callable[[], bool]) -> None:
@@ -67,11 +73,18 @@ class OperatorCalls:
         self.is_on = False
         self._is_elsewhere = is_elsewhere
         self._tape = tape
-        self._stop_noting: Callable[[], None] = lambda: None
+        self._stop_writing: Callable[[], None] = lambda: None
         self._mode = mode
         self._main = threading.get_ident()
         self._source: OperatorSource | None = None
+        self._is_listening = False  # whether the source is switched on
+        self._calls: list[CallEvent] = []  # since the last entry
         self._running: list[int] = []  # the numbers by which their ends are known
+        self._log = tape.call_log
+        self._history = OperatorHistory(self._log)
+        self._sequence: int | None = None  # of the last op in a node
+        self._last_op: TapedOp | None = None  # if that is the last entry
+        self._unseen: _Node | None = None  # that began unseen
         self._operators: dict[bytes, CallToken | None] = {}
         self._nodes: dict[bytes, CallToken | None] = {}
         self._is_answering = False
@@ -90,24 +103,98 @@ class OperatorCalls:
 
     def stop(self) -> None:
         """Nothing is followed any more."""
-        self.note_ends()
-        self._stop_noting()
-        if self._source is not None:
-            self._source.switch(False)
-        self._source, self.is_on = None, False
+        self.follow(False)
+        self._source = None
 
     def follow(self, wanted: bool) -> None:
-        """Switches the source on or off, if there is one."""
-        wanted = wanted and len(self._tape.call_log) < _MOST_EVENTS
+        """Follows operators from now on, if there is a source of them, or no longer."""
+        wanted = wanted and len(self._log) < _MOST_PLACES
         if self._source is None or wanted == self.is_on:
             return
-        self._source.switch(wanted)
         self.is_on = wanted
+        self._listen(wanted)
+        self._calls.clear()
         self._running.clear()
+        self._unseen = None
+        self._history.begin()
         self._tape.write_calls(wanted)
-        self._stop_noting()
+        self._stop_writing()
         if wanted:
-            self._stop_noting = self._tape.before_entry.subscribe(self.note_ends)
+            self._stop_writing = self._tape.before_entry.subscribe(self.entry_comes)
+
+    def _listen(self, wanted: bool) -> None:
+        assert self._source is not None
+        self._source.switch(wanted)
+        self._is_listening = wanted
+
+    # -- entries ----------------------------------------------------------------------------------
+
+    def entry_comes(self, key: Key, op: TapedOp | None) -> None:
+        """An entry is about to be written to the tape: before it, what operators did."""
+        history = self._history
+        if not self._is_listening:
+            place = history.repeats(key)
+            if place is not None:
+                self._last_op = op
+                if self._log[place]:
+                    self._tape.entries.append(TapedCalls(place))
+                return
+        node = _node_of(op)
+        if op is not None and node is not None and op.sequence_nr is not None:
+            self._sequence = op.sequence_nr
+        events = self._events(key, node) if self._is_listening else self._something_new(node)
+        place = history.add(key, events)
+        if events:
+            self._tape.entries.append(TapedCalls(place))
+        if history.is_known and not self._calls and self._unseen is None:
+            self._listen(False)
+            self._last_op, self._sequence = op, None
+        elif place >= _MOST_PLACES:
+            self.follow(False)
+
+    def _events(self, key: Key, node: _Node | None) -> tuple[CallEvent, ...]:
+        """What operators did since the last entry."""
+        self.note_ends()
+        calls = self._calls
+        if not calls and self._unseen is None:
+            return ()
+        ended = 0
+        while ended < len(calls) and calls[ended] is None:
+            ended += 1
+        if self._unseen not in (None, node):
+            calls[ended:ended] = (None, None)
+            self._unseen, ended = None, ended + 2
+        if key != CPU_WORK:
+            ended = len(calls)  # else what began belongs to what comes next
+        base = self._sequence
+        events = tuple(
+            event - base if base is not None and isinstance(event, int) else event
+            for event in calls[:ended]
+            if base is not None or not isinstance(event, int)
+        )
+        del calls[:ended]
+        return events
+
+    def _something_new(self, node: _Node | None) -> tuple[CallEvent, ...]:
+        """The program does not go on as before: what began and ended meanwhile, and from now on
+        begins and ends are seen again. The node that just runs has begun unseen."""
+        running = self._running
+        while running and self._has_ended(running[-1]):
+            del running[-1]
+        around = self._history.running
+        del running[len(around) :]
+        self._listen(True)
+        unseen = around[len(running) :]
+        if node is None:
+            return (None,) * len(unseen)
+        nodes = sum(token.is_node for token in unseen)
+        if node == _node_of(self._last_op):
+            self._unseen = node if nodes else None
+            return (None,) * (len(unseen) - nodes)
+        self._unseen = node
+        name = node[0].encode()
+        begun = self._token(_EVALUATE + name, is_node=False), self._token(name, is_node=True)
+        return (*(None,) * len(unseen), *begun, 0)
 
     # -- callbacks --------------------------------------------------------------------------------
 
@@ -118,18 +205,18 @@ class OperatorCalls:
         token = (self._nodes if is_node else self._operators).get(self._name_of(record), _UNKNOWN)
         if token is None or (_thread() != self._main and _graph_task() == _NO_GRAPH_TASK):
             return False
-        tape, running = self._tape, self._running
+        tape = self._tape
         # What compiled code calls is torch's to say, and not the same on a GPU.
         if not tape.is_open or tape.num_compiled or self._mode.is_inside or self._is_elsewhere():
             return False
         if token is _UNKNOWN:
-            token = self._known(self._name_of(record), is_node)
+            token = self._token(self._name_of(record), is_node=is_node)
             if token is None:
                 return False
         if self._skips_next:  # the op on the CPU that is answered by itself
             self._skips_next = False
             return False
-        calls, has_ended = tape.calls, self._has_ended
+        calls, running, has_ended = self._calls, self._running, self._has_ended
         while running and has_ended(running[-1]):
             del running[-1]
             calls.append(None)
@@ -142,19 +229,20 @@ class OperatorCalls:
                 calls.append(sequence)
         return True
 
-    def _known(self, name: bytes, is_node: bool) -> CallToken | None:
-        """What is written where an operator of a new name begins; None for what is no operator."""
-        token = None
-        if is_node or not name.startswith(_NO_OPERATORS):
+    def _token(self, name: bytes, *, is_node: bool) -> CallToken | None:
+        """What is written where an operator of a name begins; None for what is no operator."""
+        known = self._nodes if is_node else self._operators
+        if name not in known:
+            is_none = not is_node and name.startswith(_NO_OPERATORS)
             token = CallToken(name.decode(), is_node or name.startswith(_ENGINE))
-        (self._nodes if is_node else self._operators)[name] = token
-        return token
+            known[name] = None if is_none else token
+        return known[name]
 
     def note_ends(self) -> None:
         """Writes that those operators ended which did."""
         running = self._running
         if running:
-            calls, has_ended = self._tape.calls, self._has_ended
+            calls, has_ended = self._calls, self._has_ended
             while running and has_ended(running[-1]):
                 del running[-1]
                 calls.append(None)
@@ -170,12 +258,15 @@ class OperatorCalls:
         if self._is_answering or not self._is_in_lane():
             return run(*args)
         self._is_answering = True
-        _report(_is_profiling())
+        was_listening = self._is_listening
+        if was_listening:
+            _report(_is_profiling())
         try:
             return run(*args)
         finally:
             self._is_answering = False
-            _report(True)
+            if was_listening or self._is_listening:
+                _report(True)
 
     def call(
         self, whole: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -189,11 +280,12 @@ class OperatorCalls:
             return whole(*args, **kwargs)
         finally:
             self._is_answering = True
-            _report(_is_profiling())
+            if self._is_listening:
+                _report(_is_profiling())
 
     def run_on_cpu(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Runs an op on tensors of the CPU, which the dispatcher calls a second time for it."""
-        if not self.is_on or not self._is_in_lane():
+        if not self._is_listening or not self._is_in_lane():
             return func(*args, **kwargs)
         self._skips_next = True
         try:
@@ -207,8 +299,10 @@ class OperatorCalls:
         `aten::detach`), the op stands for it; else it is what these operators are made of. A detach
         that no operator stands for is torch's way to save a tensor subclass for backward, which a
         tensor on a GPU is not."""
+        if not self._is_listening:
+            return
         self.note_ends()
-        calls = self._tape.calls
+        calls = self._calls
         depth = 0
         while depth < len(calls):
             depth += 1
@@ -220,6 +314,11 @@ class OperatorCalls:
                 return
         if op == _DETACH:
             calls += (_UNSEEN, None)
+
+
+def _node_of(op: TapedOp | None) -> _Node | None:
+    """The node in which an op runs, if it does."""
+    return (op.node, op.sequence_nr) if op is not None and op.node else None
 
 
 #: What precedes an op that the dispatcher of a program on a GPU does not call.

@@ -489,7 +489,7 @@ class StepCutter:
         self._cut([at[end] - at[first] for end in range(first + period, stop + 1, period)])
 
     def _close(self, kind: StepKind | None = None, upto: int | None = None) -> None:
-        has_all_calls = self._tape.has_all_calls
+        has_all_calls = self._tape.has_all_calls(upto)
         taped = self._tape.cut(upto)
         self._attribution.forget_earlier()
         for turns in (self._updates, self._rounds, self._returns):

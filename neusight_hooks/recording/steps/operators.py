@@ -36,29 +36,23 @@ class _ReadLater(Sequence[Operator]):
 
 
 class StepOperators(_ReadLater):
-    """The operators of one step of `num_entries`.
-
-    `runs` are pairs of an entry's position, and where in `log` is written what began and ended
-    before it. Autograd's numbers count from `base`.
-    """
+    """The operators of one step with these `entries`. `runs` are pairs of an entry's position, and
+    where in `log` is written what began and ended before it."""
 
     def __init__(
-        self, log: Sequence[CallEvent], runs: Sequence[int], num_entries: int, base: int | None
+        self, log: Sequence[tuple[CallEvent, ...]], runs: Sequence[int], entries: Sequence[Entry]
     ) -> None:
         self._log = log
         self._runs = runs
-        self._num_entries = num_entries
-        self._base = base
+        self._entries = entries
 
     def __bool__(self) -> bool:
         return any(isinstance(event, CallToken) for _, events in self._read() for event in events)
 
-    def _read(self) -> Iterator[tuple[int, Sequence[CallEvent]]]:
-        runs, log = iter(self._runs), self._log
-        for position, start in zip(runs, runs, strict=True):
-            count = log[start]
-            assert isinstance(count, int)
-            yield position, log[start + 1 : start + 1 + count]
+    def _read(self) -> Iterator[tuple[int, tuple[CallEvent, ...]]]:
+        runs = iter(self._runs)
+        for position, place in zip(runs, runs, strict=True):
+            yield position, self._log[place]
 
     @cached_property
     def _all(self) -> tuple[Operator, ...]:
@@ -67,16 +61,18 @@ class StepOperators(_ReadLater):
         lasts: list[int] = []
         numbers: list[int | None] = []
         open_: list[int] = []  # positions of those that have not ended
+        bases = _numbers_in_nodes(self._entries)
         for position, events in self._read():
             for event in events:
                 if isinstance(event, CallToken):
                     begun.append((event.name, position))
                     others.append((len(open_), event.is_node))
                     open_.append(len(lasts))
-                    lasts.append(self._num_entries)  # what is still open ends with the step
+                    lasts.append(len(self._entries))  # what is still open ends with the step
                     numbers.append(None)
                 elif event is not None:
-                    numbers[-1] = None if self._base is None else event - self._base
+                    base = bases[position]
+                    numbers[-1] = None if base is None else base + event
                 elif open_:  # else it began in the step before
                     lasts[open_.pop()] = position
         return tuple(
@@ -85,6 +81,17 @@ class StepOperators(_ReadLater):
                 begun, lasts, others, numbers, strict=True
             )
         )
+
+
+def _numbers_in_nodes(entries: Sequence[Entry]) -> list[int | None]:
+    """Autograd's number of the node of each entry, or of the last one before it."""
+    numbers: list[int | None] = []
+    number = None
+    for entry in entries:
+        if isinstance(entry, OpCall) and entry.node and entry.sequence_nr is not None:
+            number = entry.sequence_nr
+        numbers.append(number)
+    return [*numbers, number]
 
 
 class _OperatorsOfOther(_ReadLater):
@@ -166,6 +173,8 @@ class StepsToFollow:
         if step.operators:
             followed = ops_with_before(before, ops)
             self._followed = [followed, *self._followed[: _MOST_COMPARED - 1]]
+            calls.follow(False)
+            return
         calls.follow(not any(has_operators_of(other, ops) for other in self._followed))
 
 

@@ -45,7 +45,7 @@ class StepWriter:
     become one object.
     """
 
-    def __init__(self, storages: StorageWatch, call_log: Sequence[CallEvent] = ()) -> None:
+    def __init__(self, storages: StorageWatch, call_log: Sequence[tuple[CallEvent, ...]] = ()) -> None:
         #: The number of the step that is written next.
         self.index = 0
         #: What storages of steps before turned out to be for.
@@ -83,8 +83,9 @@ class StepWriter:
         found, _ = self._written(plain, base, first_event, ordinal, runs, len(entries))
         entries += found
         self.index += 1
-        self.operators = StepOperators(self._call_log, runs, len(entries), base) if runs else ()
-        return tuple(entries)
+        written = tuple(entries)
+        self.operators = StepOperators(self._call_log, runs, written) if runs else ()
+        return written
 
     def _repeat(self, call: TapedCall, ordinal: int) -> tuple[list[Entry], int]:
         """The entries of a call that repeats another one, behind `ordinal` allocations."""

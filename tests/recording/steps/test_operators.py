@@ -25,18 +25,17 @@ LINEAR, TO, ADD = CallToken("linear"), CallToken("to"), CallToken("add")
 NODE = CallToken("MulBackward0", is_node=True)
 
 
-def operators(*runs: tuple[int, list[CallEvent]], base: int | None = None) -> StepOperators:
-    """Those of a step of 7 entries, before which all this happens."""
-    log: list[CallEvent] = []
-    places: list[int] = []
-    for position, events in runs:
-        places += (position, len(log))
-        log += (len(events), *events)
-    return StepOperators(log, places, 7, base)
+def operators(*runs: tuple[int, list[CallEvent]]) -> StepOperators:
+    """Those of a step of 7 entries, before which all this happens; from the fourth on ops in a node
+    of number 2."""
+    places = [number for place, (position, _) in enumerate(runs) for number in (position, place)]
+    in_node = OpCall(OpSignature("aten::mul", "", (), ()), MathMode(), sequence_nr=2, node="Mul")
+    entries = (*[call("aten::mul")] * 3, *[in_node] * 4)
+    return StepOperators([tuple(events) for _, events in runs], places, entries)
 
 
 def test_what_begins_and_ends_nests() -> None:
-    found = operators((3, [LINEAR, TO, None]), (5, [None, NODE, 12]), base=10)
+    found = operators((3, [LINEAR, TO, None]), (5, [None, NODE, 0]))
 
     assert tuple(found) == (
         Operator("linear", 3, 5),
