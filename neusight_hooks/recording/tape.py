@@ -294,7 +294,7 @@ class Tape:
         self._calls_from = self._calls_to = 0
         self._cut_had_all_calls = False
         #: Called before an entry that is not about memory is written, with what it does and, if it
-        #: is an op on the GPU, the op; without, before all entries are cut off.
+        #: is an op on the GPU, the op; without, where a position may become the end of a step.
         self.before_entry = Listeners[[Hashable, TapedOp | None]]()
         #: Calls of compiled code that run, one in the other.
         self.num_compiled = 0
@@ -415,6 +415,7 @@ class Tape:
     def position(self) -> int:
         """The position after all that happened so far."""
         self.flush()
+        self.before_entry(None, None)
         return len(self.entries)
 
     def drain(self) -> None:
@@ -429,9 +430,7 @@ class Tape:
     def cut(self, upto: int | None = None) -> list[TapeEntry]:
         """Takes the first `upto` entries off, or all; ops are counted again up to `max_ops`."""
         self.drain()
-        if upto is None or upto == len(self.entries):
-            self.before_entry(None, None)
-            upto = len(self.entries)
+        upto = self.position() if upto is None else upto
         self._cut_had_all_calls = self.has_all_calls(upto)
         taken = self.entries[:upto]
         del self.entries[:upto]

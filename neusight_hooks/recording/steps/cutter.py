@@ -497,6 +497,7 @@ class StepCutter:
         if self._method is not None:
             self._method.shift(len(taped))
         self._round_start = max(0, self._round_start - len(taped))
+        self._call_start = max(0, self._call_start - len(taped))
         self.lookahead.begin(self._tape.gpu_ops)
         self._forward_ends = []
         self.backward_seen = False

@@ -460,6 +460,7 @@ def test_an_agent_in_evaluation_mode_rolls_out_where_it_draws_its_actions(draws:
 
     def train() -> None:
         agent = Agent().cuda()
+        _ = [torch.ones(2, device="cuda") for _ in range(20)]  # a setup of more ops than a call
         optimizer = torch.optim.Adam(agent.parameters())
         for _ in range(5):
             agent.eval()
