@@ -84,7 +84,8 @@ class OperatorCalls:
         self._history = OperatorHistory(self._log)
         self._sequence: int | None = None  # of the last op in a node
         self._last_op: TapedOp | None = None  # if that is the last entry
-        self._unseen: _Node | None = None  # that began unseen
+        self._num_unseen = 0  # of those that run, the outermost
+        self._unseen_in: _Node | None = None
         self._operators: dict[bytes, CallToken | None] = {}
         self._nodes: dict[bytes, CallToken | None] = {}
         self._is_answering = False
@@ -94,6 +95,11 @@ class OperatorCalls:
     def is_possible(self) -> bool:
         """Whether operators come from anywhere."""
         return self._source is not None
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether operators are missing that a step like the last one would show."""
+        return self._history.has_gaps
 
     def start(self, source: OperatorSource) -> None:
         """From now on operators come from there."""
@@ -115,7 +121,7 @@ class OperatorCalls:
         self._listen(wanted)
         self._calls.clear()
         self._running.clear()
-        self._unseen = None
+        self._num_unseen = 0
         self._history.begin()
         self._tape.write_calls(wanted)
         self._stop_writing()
@@ -136,17 +142,20 @@ class OperatorCalls:
             place = history.repeats(key)
             if place is not None:
                 self._last_op = op
-                if self._log[place]:
+                if self._log[place] or history.has_gaps:
                     self._tape.entries.append(TapedCalls(place))
+                if history.begins_gap(place):
+                    self._fill_gap()
                 return
         node = _node_of(op)
-        if op is not None and node is not None and op.sequence_nr is not None:
-            self._sequence = op.sequence_nr
-        events = self._events(key, node) if self._is_listening else self._something_new(node)
-        place = history.add(key, events)
-        if events:
-            self._tape.entries.append(TapedCalls(place))
-        if history.is_known and not self._calls and self._unseen is None:
+        if self._is_listening:
+            events = self._events(key, node)
+            place = history.add(key, events)
+        else:
+            events = self._something_new(node)
+            place = history.add_gap(key, events)
+        self._tape.entries.append(TapedCalls(place))
+        if history.is_known and not self._calls and not self._num_unseen:
             self._listen(False)
             self._last_op, self._sequence = op, None
         elif place >= _MOST_PLACES:
@@ -156,16 +165,19 @@ class OperatorCalls:
         """What operators did since the last entry."""
         self.note_ends()
         calls = self._calls
-        if not calls and self._unseen is None:
+        if not calls and not self._num_unseen:
             return ()
         ended = 0
         while ended < len(calls) and calls[ended] is None:
             ended += 1
-        if self._unseen not in (None, node):
-            calls[ended:ended] = (None, None)
-            self._unseen, ended = None, ended + 2
+        if self._num_unseen and (node is None or node != self._unseen_in):
+            calls[ended:ended] = (None,) * self._num_unseen
+            ended += self._num_unseen
+            self._num_unseen = 0
         if key != CPU_WORK:
             ended = len(calls)  # else what began belongs to what comes next
+        if node is not None and node[1] is not None:
+            self._sequence = node[1]
         base = self._sequence
         events = tuple(
             event - base if base is not None and isinstance(event, int) else event
@@ -175,26 +187,35 @@ class OperatorCalls:
         del calls[:ended]
         return events
 
-    def _something_new(self, node: _Node | None) -> tuple[CallEvent, ...]:
-        """The program does not go on as before: what began and ended meanwhile, and from now on
-        begins and ends are seen again. The node that just runs has begun unseen."""
-        running = self._running
+    def _unseen(self) -> tuple[CallToken, ...]:
+        """The operators that run but began while the source was switched off."""
+        running, around = self._running, self._history.running
         while running and self._has_ended(running[-1]):
             del running[-1]
-        around = self._history.running
         del running[len(around) :]
+        return around[len(running) :]
+
+    def _fill_gap(self) -> None:
+        """Operators are missing before one of the next entries."""
+        self._num_unseen, self._unseen_in = len(self._unseen()), _node_of(self._last_op)
         self._listen(True)
-        unseen = around[len(running) :]
+
+    def _something_new(self, node: _Node | None) -> tuple[CallEvent, ...]:
+        """The program goes on in another way: the source is switched on. What has begun and ended
+        for certain: the node that runs, and what ran before."""
+        unseen = self._unseen()
+        self._listen(True)
+        num_nodes = sum(token.is_node for token in unseen)
+        if node is not None and node == _node_of(self._last_op):
+            self._num_unseen, self._unseen_in = num_nodes, node
+            return (None,) * (len(unseen) - num_nodes)
+        ended = (None,) * len(unseen)
         if node is None:
-            return (None,) * len(unseen)
-        nodes = sum(token.is_node for token in unseen)
-        if node == _node_of(self._last_op):
-            self._unseen = node if nodes else None
-            return (None,) * (len(unseen) - nodes)
-        self._unseen = node
+            return ended
+        self._num_unseen, self._unseen_in = 2, node
         name = node[0].encode()
         begun = self._token(_EVALUATE + name, is_node=False), self._token(name, is_node=True)
-        return (*(None,) * len(unseen), *begun, 0)
+        return (*ended, *begun, 0)
 
     # -- callbacks --------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Sequence
 from neusight.recording.tape import CallEvent, CallToken
 
 #: Entries in a row that must be as earlier ones were.
-_ALIKE = 8
+_ALIKE = 24
 
 #: What an entry does, without sizes.
 Key = Hashable
@@ -20,7 +20,9 @@ Key = Hashable
 
 class OperatorHistory:
     """A graph of *places*: what operators did before an entry, and the places of the entries that
-    came next. `log` has the operators of each place."""
+    came next. `log` has the operators of each place. A *gap* is a place before which operators were
+    not followed, since the program had done something else there before; the next time they are.
+    """
 
     def __init__(self, log: list[tuple[CallEvent, ...]]) -> None:
         self._log = log
@@ -31,11 +33,23 @@ class OperatorHistory:
         self._at: int | None = None
         self._alike: int | None = None  # an earlier place like the last one
         self._num_alike = 0
+        # Gaps, and how many entries before them they are begun to be followed, by the place there.
+        self._gaps: dict[int, tuple[int, int]] = {}
+        self._fills_gap = False
+        self._num_followed = 0  # entries that are followed at least
+        self._clear: int | None = None  # the last place where only nodes run
+        self._since_clear = 0
 
     @property
     def is_known(self) -> bool:
         """Whether the last entries were as earlier ones."""
-        return self._num_alike >= _ALIKE
+        return self._num_alike >= _ALIKE and not (self._fills_gap or self._num_followed > 0)
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether operators are missing somewhere."""
+        return bool(self._gaps)
+
 
     @property
     def running(self) -> tuple[CallToken, ...]:
@@ -46,19 +60,46 @@ class OperatorHistory:
         """What comes next follows nothing that is known."""
         self._at = self._alike = None
         self._num_alike = 0
+        self._fills_gap, self._num_followed = False, 0
 
     def repeats(self, key: Key) -> int | None:
         """The place of an entry that came after the last one earlier, if one did."""
         place = None if self._at is None else self._next[self._at].get(key)
-        if place is None:
-            self._alike, self._num_alike = None, 0
-        else:
+        if place is not None:
             self._at = place
+            running = self._running[place]
+            if running and not running[-1].is_node:
+                self._since_clear += 1
+            else:
+                self._clear, self._since_clear = place, 0
+        return place
+
+    def begins_gap(self, place: int) -> bool:
+        """Whether entries follow before which operators are missing so far."""
+        if place not in self._gaps:
+            return False
+        self._num_followed = self._gaps[place][1]
+        return True
+
+    def add_gap(self, key: Key, events: tuple[CallEvent, ...]) -> int:
+        """The place of an entry that did not come here earlier. Before it operators did this, and
+        perhaps more."""
+        before = self._at
+        self._alike, self._num_alike = None, 0
+        place = self._new(events, _after(events, self.running))
+        if before is not None:
+            self._next[before][key] = place
+        if self._clear is not None:
+            self._gaps[self._clear] = place, self._since_clear + 1
+        self._at = self._latest[key] = place
         return place
 
     def add(self, key: Key, events: tuple[CallEvent, ...]) -> int:
         """The place of an entry before which operators did this."""
         before, running = self._at, _after(events, self.running)
+        self._num_followed -= 1
+        if before is not None and self._fill(before, key, events, running):
+            return self._next[before][key]
         place = self._after_last(self._at, key, events, running)
         if place is None:
             place = self._after_last(self._alike, key, events, running)
@@ -75,6 +116,23 @@ class OperatorHistory:
             self._next[before][key] = place
         self._at = self._latest[key] = place
         return place
+
+    def _fill(
+        self, before: int, key: Key, events: tuple[CallEvent, ...], running: tuple[CallToken, ...]
+    ) -> bool:
+        """Whether this was missing, or is behind what was missing and still runs."""
+        place = self._next[before].get(key)
+        begins = [begin for begin, (gap, _) in self._gaps.items() if gap == place]
+        if place is None or not (self._fills_gap or begins):
+            self._fills_gap = False
+            return False
+        for begin in begins:
+            del self._gaps[begin]
+        self._fills_gap = running != self._running[place]
+        self._log[place], self._running[place] = events, running
+        self._at = self._alike = place
+        self._num_alike = _ALIKE
+        return True
 
     def _is_next(self, before: int | None, key: Key, place: int) -> bool:
         return before is not None and self._next[before].get(key) == place

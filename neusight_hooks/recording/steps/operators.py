@@ -151,15 +151,20 @@ def ops_of(step: Step) -> tuple[str, ...]:
 _MOST_COMPARED = 4
 
 
+#: Steps in a row that are followed at most.
+_MOST_IN_A_ROW = 3
+
+
 class StepsToFollow:
     """Has the operators of a step followed unless it is going to do what another one did: of such
-    steps one is enough, the others have its operators (`with_operators`)."""
+    steps one is enough where none are missing, the others have its operators (`with_operators`)."""
 
     def __init__(self, calls: OperatorCalls) -> None:
         self._calls = calls
         # What the last step did, and what those did that were followed.
         self._before: tuple[str, ...] = ()
         self._followed: list[tuple[str, ...]] = []
+        self._num_followed = 0  # in a row
 
     def step_ends(self, step: Step, is_repeated: bool) -> None:
         """A step has ended; the next one is taken to be like it."""
@@ -173,8 +178,10 @@ class StepsToFollow:
         if step.operators:
             followed = ops_with_before(before, ops)
             self._followed = [followed, *self._followed[: _MOST_COMPARED - 1]]
-            calls.follow(False)
+            self._num_followed += 1
+            calls.follow(calls.has_gaps and self._num_followed < _MOST_IN_A_ROW)
             return
+        self._num_followed = 0
         calls.follow(not any(has_operators_of(other, ops) for other in self._followed))
 
 
