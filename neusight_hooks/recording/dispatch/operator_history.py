@@ -33,8 +33,8 @@ class OperatorHistory:
         self._at: int | None = None
         self._alike: int | None = None  # an earlier place like the last one
         self._num_alike = 0
-        # Gaps, and how many entries before them they are begun to be followed, by the place there.
-        self._gaps: dict[int, tuple[int, int]] = {}
+        # By places from which on operators are followed next time: gaps, and how many entries behind.
+        self._gaps: dict[int, dict[int, int]] = {}
         self._fills_gap = False
         self._num_followed = 0  # entries that are followed at least
         self._clear: int | None = None  # the last place where only nodes run
@@ -78,7 +78,7 @@ class OperatorHistory:
         """Whether entries follow before which operators are missing so far."""
         if place not in self._gaps:
             return False
-        self._num_followed = self._gaps[place][1]
+        self._num_followed = max(self._num_followed, *self._gaps[place].values())
         return True
 
     def add_gap(self, key: Key, events: tuple[CallEvent, ...]) -> int:
@@ -90,7 +90,7 @@ class OperatorHistory:
         if before is not None:
             self._next[before][key] = place
         if self._clear is not None:
-            self._gaps[self._clear] = place, self._since_clear + 1
+            self._gaps.setdefault(self._clear, {})[place] = self._since_clear + 1
         self._at = self._latest[key] = place
         return place
 
@@ -115,6 +115,7 @@ class OperatorHistory:
         if before is not None:
             self._next[before][key] = place
         self._at = self._latest[key] = place
+        self.begins_gap(place)
         return place
 
     def _fill(
@@ -122,16 +123,19 @@ class OperatorHistory:
     ) -> bool:
         """Whether this was missing, or is behind what was missing and still runs."""
         place = self._next[before].get(key)
-        begins = [begin for begin, (gap, _) in self._gaps.items() if gap == place]
+        begins = [begin for begin, gaps in self._gaps.items() if place in gaps]
         if place is None or not (self._fills_gap or begins):
             self._fills_gap = False
             return False
         for begin in begins:
-            del self._gaps[begin]
+            del self._gaps[begin][place]
+            if not self._gaps[begin]:
+                del self._gaps[begin]
         self._fills_gap = running != self._running[place]
         self._log[place], self._running[place] = events, running
         self._at = self._alike = place
         self._num_alike = _ALIKE
+        self.begins_gap(place)
         return True
 
     def _is_next(self, before: int | None, key: Key, place: int) -> bool:
