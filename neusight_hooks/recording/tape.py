@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Generic, ParamSpec, cast
 
 from neusight.recording.call_stack import CallStack, CallStacks, call_site
@@ -147,12 +147,18 @@ class CallToken:
 CallEvent = CallToken | int | None
 
 
-class TapedCalls(int):
-    """Operators begin and end here, as the tape's `call_log` says at this place. No entry of a
-    step: what they say together is the step's `operators`. (It is not looked through for
-    garbage.)"""
+@dataclass(slots=True, eq=False)
+class TapedCalls:
+    """Operators begin and end here, after which these are `running`. No entry of a step: what they
+    say together is the step's `operators`. The same object stands wherever a program does the same
+    (`OperatorHistory`): `following` are those that came before the next entry, by what that does;
+    `gaps` those ahead, so many entries on, before which operators are missing so far."""
 
-    __slots__ = ()
+    events: tuple[CallEvent, ...]
+    running: tuple[CallToken, ...]
+    following: dict[Hashable, TapedCalls] = field(default_factory=dict, repr=False)
+    gaps: Sequence[tuple[TapedCalls, int]] = ()
+    is_gap: bool = False
 
 
 #: One thing that happened.
@@ -232,6 +238,9 @@ TapeEntry = SingleEntry | TapedCall
 #: Entries about memory: operators are not written before them.
 _OF_MEMORY = (TapedAlloc, TapedFree, TapedInput)
 
+#: Writes what operators did.
+CallWriter = Callable[[Hashable, TapedOp | None], None]
+
 #: Reads what is new on the tape while the program runs.
 Follower = Callable[[Sequence[SingleEntry]], None]
 
@@ -288,14 +297,12 @@ class Tape:
         self.followers: list[Follower] = []
         #: Gives the program's lines, where they are wanted.
         self.stacks = stacks
-        #: What operators did before entries.
-        self.call_log: list[tuple[CallEvent, ...]] = []
         #: For which entries that is written: from the first on, and before the second.
         self._calls_from = self._calls_to = 0
         self._cut_had_all_calls = False
-        #: Called before an entry that is not about memory is written, with what it does and, if it
-        #: is an op on the GPU, the op; without, where a position may become the end of a step.
-        self.before_entry = Listeners[[Hashable, TapedOp | None]]()
+        #: Writes what operators did before an entry that is not about memory, by what it does and, if
+        #: it is an op on the GPU, the op; by None where a position may become the end of a step.
+        self.before_entry: CallWriter | None = None
         #: Calls of compiled code that run, one in the other.
         self.num_compiled = 0
         self.gpu_ops = 0
@@ -316,7 +323,7 @@ class Tape:
         """An op on the GPU; RunawayLoop where it is one too many."""
         if self._cpu_pending:
             self.flush()
-        if self.before_entry.functions:
+        if self.before_entry is not None:
             self.before_entry((op.signature.op, op.node), op)
         self.gpu_ops += 1
         self.entries.append(op)
@@ -326,13 +333,14 @@ class Tape:
     def add_call(self, call: TapedCall) -> None:
         """A call that repeats an earlier one."""
         self.flush()
-        self.before_entry(TapedCall, None)
+        if self.before_entry is not None:
+            self.before_entry(TapedCall, None)
         self.gpu_ops += call.repeated.num_ops
         self.entries.append(call)
 
     def add_cpu_op(self, duration_us: float, op: Hashable = None) -> None:
         """An op on the CPU; those in a row become one entry."""
-        if self.before_entry.functions:
+        if self.before_entry is not None:
             self.before_entry(op, None)
         self.cpu_ops += 1
         self._cpu_pending += 1
@@ -346,7 +354,7 @@ class Tape:
         if self._cpu_pending:
             self.flush()
         kind = type(entry)
-        if self.before_entry.functions and kind not in _OF_MEMORY:
+        if self.before_entry is not None and kind not in _OF_MEMORY:
             self.before_entry(does or kind, None)
         self.entries.append(entry)
 
@@ -368,9 +376,10 @@ class Tape:
         stack = () if self.stacks is None else self.stacks.here()
         self.add(Synchronize(reason, call_site(), stream, event, stack))
 
-    def write_calls(self, wanted: bool) -> None:
-        """From now on operators are written, or no longer."""
-        if wanted:
+    def write_calls(self, writer: CallWriter | None) -> None:
+        """From now on operators are written by this function, or no longer."""
+        self.before_entry = writer
+        if writer is not None:
             self._calls_from, self._calls_to = len(self.entries), sys.maxsize
         else:
             self._calls_to = min(self._calls_to, len(self.entries))
@@ -398,7 +407,8 @@ class Tape:
     def flush(self) -> None:
         """Writes down what is pending, before the entries are read."""
         if self._cpu_pending:
-            self.before_entry(CPU_WORK, None)
+            if self.before_entry is not None:
+                self.before_entry(CPU_WORK, None)
             work = HostWork(CPU_WORK, round(self._cpu_pending_us, 3), self._cpu_pending)
             self._cpu_pending, self._cpu_pending_us = 0, 0.0
             self.entries.append(work)
@@ -415,7 +425,8 @@ class Tape:
     def position(self) -> int:
         """The position after all that happened so far."""
         self.flush()
-        self.before_entry(None, None)
+        if self.before_entry is not None:
+            self.before_entry(None, None)
         return len(self.entries)
 
     def drain(self) -> None:

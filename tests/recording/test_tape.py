@@ -39,6 +39,10 @@ def tape_of(*entries: TapeEntry, max_ops: int | None = None) -> Tape:
     return tape
 
 
+def no_calls(does: object, op: TapedOp | None) -> None:
+    """No operator began."""
+
+
 def test_entries_stand_in_the_order_in_which_they_came() -> None:
     tape = tape_of(ADD, ALLOC, EventRecord(1, 0), FREE)
 
@@ -76,7 +80,7 @@ def test_a_closed_tape_takes_no_marks() -> None:
 
 def test_operators_are_complete_once_no_entry_is_left_from_before_they_were_written() -> None:
     tape = tape_of(ADD, MUL)
-    tape.write_calls(True)
+    tape.write_calls(no_calls)
     tape.add_op(MUL)
     found = []
 
@@ -89,10 +93,10 @@ def test_operators_are_complete_once_no_entry_is_left_from_before_they_were_writ
 
 def test_entries_stay_complete_after_operators_are_no_longer_written() -> None:
     tape = tape_of()
-    tape.write_calls(True)
+    tape.write_calls(no_calls)
     tape.add_op(ADD)
     tape.add_op(MUL)
-    tape.write_calls(False)
+    tape.write_calls(None)
     tape.add_op(MUL)
 
     found = [tape.has_all_calls(1), tape.has_all_calls(2), tape.has_all_calls()]
@@ -105,10 +109,10 @@ def test_entries_stay_complete_after_operators_are_no_longer_written() -> None:
 @pytest.mark.parametrize("is_followed", [True, False])
 def test_entries_that_are_put_back_are_as_complete_as_they_were(is_followed: bool) -> None:
     tape = tape_of()
-    tape.write_calls(is_followed)
+    tape.write_calls(no_calls if is_followed else None)
     tape.add_op(MUL)
     taken = tape.cut()
-    tape.write_calls(True)
+    tape.write_calls(no_calls)
 
     tape.put_back(taken)
 

@@ -10,11 +10,11 @@ import torch
 
 from neusight.recording.dispatch.operator_history import Key, OperatorHistory
 from neusight.recording.recording import COMPILED_CODE, UNSEEN
-from neusight.recording.tape import CPU_WORK, CallEvent, CallToken, Tape, TapedCalls, TapedOp
+from neusight.recording.tape import CPU_WORK, CallEvent, CallToken, Tape, TapedOp
 from neusight.recording.tensor import ForecastMode
 
-#: Places of one recording after which no more are written: a program that never repeats.
-_MOST_PLACES = 200_000
+#: Entries that are not as earlier ones were after which operators are followed no longer.
+_MOST_SEEN = 200_000
 
 #: Begins the names of records that are no operators: a mode is asked (torch 2.13); compiled code
 #: runs, which the timeline has from its marks.
@@ -73,15 +73,14 @@ class OperatorCalls:
         self.is_on = False
         self._is_elsewhere = is_elsewhere
         self._tape = tape
-        self._stop_writing: Callable[[], None] = lambda: None
         self._mode = mode
         self._main = threading.get_ident()
         self._source: OperatorSource | None = None
         self._is_listening = False  # whether the source is switched on
         self._calls: list[CallEvent] = []  # since the last entry
         self._running: list[int] = []  # the numbers by which their ends are known
-        self._log = tape.call_log
-        self._history = OperatorHistory(self._log)
+        self._history = OperatorHistory()
+        self._num_seen = 0  # entries before which operators were followed
         self._sequence: int | None = None  # of the last op in a node
         self._last_op: TapedOp | None = None  # if that is the last entry
         self._num_unseen = 0  # of those that run, the outermost
@@ -99,7 +98,7 @@ class OperatorCalls:
     @property
     def has_gaps(self) -> bool:
         """Whether operators are missing that a step like the last one would show."""
-        return self._history.has_gaps
+        return self._history.num_gaps > 0
 
     def start(self, source: OperatorSource) -> None:
         """From now on operators come from there."""
@@ -114,7 +113,7 @@ class OperatorCalls:
 
     def follow(self, wanted: bool) -> None:
         """Follows operators from now on, if there is a source of them, or no longer."""
-        wanted = wanted and len(self._log) < _MOST_PLACES
+        wanted = wanted and self._num_seen < _MOST_SEEN
         if self._source is None or wanted == self.is_on:
             return
         self.is_on = wanted
@@ -123,10 +122,7 @@ class OperatorCalls:
         self._running.clear()
         self._num_unseen = 0
         self._history.begin()
-        self._tape.write_calls(wanted)
-        self._stop_writing()
-        if wanted:
-            self._stop_writing = self._tape.before_entry.subscribe(self.entry_comes)
+        self._tape.write_calls(self.entry_comes if wanted else None)
 
     def _listen(self, wanted: bool) -> None:
         assert self._source is not None
@@ -139,26 +135,28 @@ class OperatorCalls:
         """An entry is about to be written to the tape: before it, what operators did."""
         history = self._history
         if not self._is_listening:
-            place = history.repeats(key)
-            if place is not None:
+            calls = history.last.following.get(key)
+            if calls is not None:
+                history.last = calls
+                history.path.append(calls)
                 self._last_op = op
-                if self._log[place] or history.has_gaps:
-                    self._tape.entries.append(TapedCalls(place))
-                if history.begins_gap(place):
+                if calls.events or history.num_gaps:
+                    self._tape.entries.append(calls)
+                if calls.gaps and history.may_begin_gap():
                     self._fill_gap()
                 return
-        node = _node_of(op)
+        node = (op.node, op.sequence_nr) if op is not None and op.node else None
         if self._is_listening:
-            events = self._events(key, node)
-            place = history.add(key, events)
+            calls = history.add(key, self._events(key, node))
         else:
-            events = self._something_new(node)
-            place = history.add_gap(key, events)
-        self._tape.entries.append(TapedCalls(place))
+            calls = history.add_gap(key, self._something_new(node))
+        self._tape.entries.append(calls)
+        self._num_seen += 1
         if history.is_known and not self._calls and not self._num_unseen:
             self._listen(False)
+            history.path = [calls]
             self._last_op, self._sequence = op, None
-        elif place >= _MOST_PLACES:
+        elif self._num_seen >= _MOST_SEEN:
             self.follow(False)
 
     def _events(self, key: Key, node: _Node | None) -> tuple[CallEvent, ...]:
@@ -189,7 +187,7 @@ class OperatorCalls:
 
     def _unseen(self) -> tuple[CallToken, ...]:
         """The operators that run but began while the source was switched off."""
-        running, around = self._running, self._history.running
+        running, around = self._running, self._history.last.running
         while running and self._has_ended(running[-1]):
             del running[-1]
         del running[len(around) :]

@@ -99,7 +99,7 @@ class StepCutter:
         self.on_step = Listeners[[Step, bool]]()
         #: How long something longer than what repeats is looked for.
         self.lookahead = Lookahead()
-        self.writer = StepWriter(storages, tape.call_log)
+        self.writer = StepWriter(storages)
         self._folded = FoldedSteps()
         self._tape = tape
         self._attribution = attribution

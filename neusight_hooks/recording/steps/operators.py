@@ -10,7 +10,7 @@ from typing import SupportsIndex, overload
 
 from neusight.recording.dispatch.operator_calls import OperatorCalls
 from neusight.recording.recording import Alloc, Entry, Free, HostWork, Mark, OpCall, Operator, Step
-from neusight.recording.tape import CallEvent, CallToken
+from neusight.recording.tape import CallToken, TapedCalls
 
 
 class _ReadLater(Sequence[Operator]):
@@ -36,23 +36,15 @@ class _ReadLater(Sequence[Operator]):
 
 
 class StepOperators(_ReadLater):
-    """The operators of one step with these `entries`. `runs` are pairs of an entry's position, and
-    where in `log` is written what began and ended before it."""
+    """The operators of one step with these `entries`. `runs` say before which of them, by their
+    positions, operators began and ended."""
 
-    def __init__(
-        self, log: Sequence[tuple[CallEvent, ...]], runs: Sequence[int], entries: Sequence[Entry]
-    ) -> None:
-        self._log = log
+    def __init__(self, runs: Sequence[tuple[int, TapedCalls]], entries: Sequence[Entry]) -> None:
         self._runs = runs
         self._entries = entries
 
     def __bool__(self) -> bool:
-        return any(isinstance(event, CallToken) for _, events in self._read() for event in events)
-
-    def _read(self) -> Iterator[tuple[int, tuple[CallEvent, ...]]]:
-        runs = iter(self._runs)
-        for position, place in zip(runs, runs, strict=True):
-            yield position, self._log[place]
+        return any(isinstance(event, CallToken) for _, calls in self._runs for event in calls.events)
 
     @cached_property
     def _all(self) -> tuple[Operator, ...]:
@@ -62,8 +54,8 @@ class StepOperators(_ReadLater):
         numbers: list[int | None] = []
         open_: list[int] = []  # positions of those that have not ended
         bases = _numbers_in_nodes(self._entries)
-        for position, events in self._read():
-            for event in events:
+        for position, calls in self._runs:
+            for event in calls.events:
                 if isinstance(event, CallToken):
                     begun.append((event.name, position))
                     others.append((len(open_), event.is_node))
@@ -161,9 +153,8 @@ class StepsToFollow:
 
     def __init__(self, calls: OperatorCalls) -> None:
         self._calls = calls
-        # What the last step did, and what those did that were followed.
-        self._before: tuple[str, ...] = ()
-        self._followed: list[tuple[str, ...]] = []
+        self._last: list[Step] = []
+        self._followed: list[_Followed] = []
         self._num_followed = 0  # in a row
 
     def step_ends(self, step: Step, is_repeated: bool) -> None:
@@ -171,18 +162,17 @@ class StepsToFollow:
         calls = self._calls
         if not calls.is_possible or (is_repeated and not calls.is_on):
             return
-        before, ops = self._before, ops_of(step)
-        self._before = ops
+        before, self._last = self._last, [step]
         if step.kind == "setup":
             return
         if step.operators:
-            followed = ops_with_before(before, ops)
-            self._followed = [followed, *self._followed[: _MOST_COMPARED - 1]]
+            self._followed = [_Followed([*before, step]), *self._followed[: _MOST_COMPARED - 1]]
             self._num_followed += 1
             calls.follow(calls.has_gaps and self._num_followed < _MOST_IN_A_ROW)
             return
         self._num_followed = 0
-        calls.follow(not any(has_operators_of(other, ops) for other in self._followed))
+        ops = ops_of(step)
+        calls.follow(not any(has_operators_of(other.ops, ops) for other in self._followed))
 
 
 def ops_with_before(before: tuple[str, ...], ops: tuple[str, ...]) -> tuple[str, ...]:

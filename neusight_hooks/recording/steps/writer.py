@@ -22,7 +22,6 @@ from neusight.recording.recording import (
 from neusight.recording.steps.operators import StepOperators
 from neusight.recording.storages import StorageWatch
 from neusight.recording.tape import (
-    CallEvent,
     RepeatedCall,
     SingleEntry,
     TapedAlloc,
@@ -45,14 +44,13 @@ class StepWriter:
     become one object.
     """
 
-    def __init__(self, storages: StorageWatch, call_log: Sequence[tuple[CallEvent, ...]] = ()) -> None:
+    def __init__(self, storages: StorageWatch) -> None:
         #: The number of the step that is written next.
         self.index = 0
         #: What storages of steps before turned out to be for.
         self.late_kinds: dict[Home, StorageKind] = {}
         #: The operators around the entries that were written last.
         self.operators: Sequence[Operator] = ()
-        self._call_log = call_log
         self._storages = storages
         self._homes: dict[int, Home] = {}
         self._calls: dict[object, OpCall] = {}
@@ -70,7 +68,7 @@ class StepWriter:
         self._last, self._last_freed = taped, {}
         entries: list[Entry] = []
         plain: list[SingleEntry] = []
-        runs: list[int] = []
+        runs: list[tuple[int, TapedCalls]] = []
         ordinal = 0
         for entry in taped:
             if not isinstance(entry, TapedCall):
@@ -84,7 +82,7 @@ class StepWriter:
         entries += found
         self.index += 1
         written = tuple(entries)
-        self.operators = StepOperators(self._call_log, runs, written) if runs else ()
+        self.operators = StepOperators(runs, written) if runs else ()
         return written
 
     def _repeat(self, call: TapedCall, ordinal: int) -> tuple[list[Entry], int]:
@@ -105,7 +103,7 @@ class StepWriter:
         base: int | None,
         first_event: int,
         ordinal: int,
-        runs: list[int],
+        runs: list[tuple[int, TapedCalls]],
         start: int,
     ) -> tuple[list[Entry], int]:
         """Entries, and how many allocations of the step there are behind them. To `runs` is added
@@ -124,7 +122,7 @@ class StepWriter:
             if isinstance(entry, TapedOp):
                 entries.append(self.call_of(entry, base))
             elif isinstance(entry, TapedCalls):
-                runs += (start + len(entries), int(entry))
+                runs.append((start + len(entries), entry))
             elif isinstance(entry, TapedAlloc):
                 entries.append(self._alloc_of(entry, ordinal))
                 ordinal += 1

@@ -19,7 +19,7 @@ from neusight.recording.steps.operators import (
     has_operators_of,
     with_operators,
 )
-from neusight.recording.tape import CallEvent, CallToken
+from neusight.recording.tape import CallEvent, CallToken, TapedCalls
 
 LINEAR, TO, ADD = CallToken("linear"), CallToken("to"), CallToken("add")
 NODE = CallToken("MulBackward0", is_node=True)
@@ -28,10 +28,10 @@ NODE = CallToken("MulBackward0", is_node=True)
 def operators(*runs: tuple[int, list[CallEvent]]) -> StepOperators:
     """Those of a step of 7 entries, before which all this happens; from the fourth on ops in a node
     of number 2."""
-    places = [number for place, (position, _) in enumerate(runs) for number in (position, place)]
     in_node = OpCall(OpSignature("aten::mul", "", (), ()), MathMode(), sequence_nr=2, node="Mul")
     entries = (*[call("aten::mul")] * 3, *[in_node] * 4)
-    return StepOperators([tuple(events) for _, events in runs], places, entries)
+    written = [(position, TapedCalls(tuple(events), ())) for position, events in runs]
+    return StepOperators(written, entries)
 
 
 def test_what_begins_and_ends_nests() -> None:
