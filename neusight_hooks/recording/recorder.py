@@ -158,9 +158,16 @@ class Recorder:
             self.interrupted()
         if self.repeats.watch is not None:
             self.repeats.watch.see_op(func, args, kwargs)
-        if self.operators.is_on:
-            return self.operators.answer(self._dispatch, func, args, kwargs)
-        return self._dispatch(func, args, kwargs)
+        operators = self.operators
+        if operators.is_listening:
+            return operators.answer(self._dispatch, func, args, kwargs)
+        if not operators.is_on or threading.get_ident() != self._main:
+            return self._dispatch(func, args, kwargs)
+        was_answering, operators.is_answering = operators.is_answering, True
+        try:
+            return self._dispatch(func, args, kwargs)
+        finally:
+            operators.is_answering = was_answering
 
     def _dispatch(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         cuda = lazy = False
@@ -335,7 +342,7 @@ class Recorder:
             self.attribution.record_stack(op, stacks.here())
         if self._why_unmapped is not None:
             self._require_mapped(known.signature, self._why_unmapped)
-        if self.operators.is_on:
+        if self.operators.is_listening:
             self.operators.is_recorded(known.signature.op)
         self.tape.add_op(op)
         return op

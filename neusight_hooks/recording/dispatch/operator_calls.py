@@ -71,12 +71,15 @@ class OperatorCalls:
     def __init__(self, tape: Tape, mode: ForecastMode, is_elsewhere: Callable[[], bool]) -> None:
         #: Whether operators are followed now.
         self.is_on = False
+        #: Whether the source is switched on: not where they are those from before.
+        self.is_listening = False
+        #: Whether an op is answered: what that calls is not the program's.
+        self.is_answering = False
         self._is_elsewhere = is_elsewhere
         self._tape = tape
         self._mode = mode
         self._main = threading.get_ident()
         self._source: OperatorSource | None = None
-        self._is_listening = False  # whether the source is switched on
         self._calls: list[CallEvent] = []  # since the last entry
         self._running: list[int] = []  # the numbers by which their ends are known
         self._history = OperatorHistory()
@@ -87,7 +90,6 @@ class OperatorCalls:
         self._unseen_in: _Node | None = None
         self._operators: dict[bytes, CallToken | None] = {}
         self._nodes: dict[bytes, CallToken | None] = {}
-        self._is_answering = False
         self._skips_next = False
 
     @property
@@ -127,14 +129,14 @@ class OperatorCalls:
     def _listen(self, wanted: bool) -> None:
         assert self._source is not None
         self._source.switch(wanted)
-        self._is_listening = wanted
+        self.is_listening = wanted
 
     # -- entries ----------------------------------------------------------------------------------
 
     def entry_comes(self, key: Key, op: TapedOp | None) -> None:
         """An entry is about to be written to the tape: before it, what operators did."""
         history = self._history
-        if not self._is_listening:
+        if not self.is_listening:
             calls = history.last.following.get(key)
             if calls is not None:
                 history.last = calls
@@ -146,7 +148,7 @@ class OperatorCalls:
                     self._fill_gap()
                 return
         node = (op.node, op.sequence_nr) if op is not None and op.node else None
-        if self._is_listening:
+        if self.is_listening:
             calls = history.add(key, self._events(key, node))
         else:
             calls = history.add_gap(key, self._something_new(node))
@@ -219,7 +221,7 @@ class OperatorCalls:
 
     def begins(self, record: int, number: int, is_node: bool) -> bool:
         """An operator, or a node of autograd, begins; whether its end is of interest."""
-        if self._is_answering:
+        if self.is_answering:
             return False
         token = (self._nodes if is_node else self._operators).get(self._name_of(record), _UNKNOWN)
         if token is None or (_thread() != self._main and _graph_task() == _NO_GRAPH_TASK):
@@ -274,37 +276,34 @@ class OperatorCalls:
 
     def answer(self, run: Callable[..., Any], *args: Any) -> Any:
         """Answers an op by a function: what that calls is not the program's."""
-        if self._is_answering or not self._is_in_lane():
+        if self.is_answering or not self._is_in_lane():
             return run(*args)
-        self._is_answering = True
-        was_listening = self._is_listening
-        if was_listening:
-            _report(_is_profiling())
+        self.is_answering = True
+        _report(_is_profiling())
         try:
             return run(*args)
         finally:
-            self._is_answering = False
-            if was_listening or self._is_listening:
-                _report(True)
+            self.is_answering = False
+            _report(True)
 
     def call(
         self, whole: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         """Calls what an op is made of, in its answer: that is the program's again."""
-        if not self._is_answering or not self._is_in_lane():
+        if not self.is_answering or not self._is_in_lane():
             return whole(*args, **kwargs)
-        self._is_answering = False
+        self.is_answering = False
         _report(True)
         try:
             return whole(*args, **kwargs)
         finally:
-            self._is_answering = True
-            if self._is_listening:
+            self.is_answering = True
+            if self.is_listening:
                 _report(_is_profiling())
 
     def run_on_cpu(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Runs an op on tensors of the CPU, which the dispatcher calls a second time for it."""
-        if not self._is_listening or not self._is_in_lane():
+        if not self.is_listening or not self._is_in_lane():
             return func(*args, **kwargs)
         self._skips_next = True
         try:
@@ -318,8 +317,6 @@ class OperatorCalls:
         `aten::detach`), the op stands for it; else it is what these operators are made of. A detach
         that no operator stands for is torch's way to save a tensor subclass for backward, which a
         tensor on a GPU is not."""
-        if not self._is_listening:
-            return
         self.note_ends()
         calls = self._calls
         depth = 0
