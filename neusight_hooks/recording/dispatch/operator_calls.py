@@ -170,22 +170,34 @@ class OperatorCalls:
         ended = 0
         while ended < len(calls) and calls[ended] is None:
             ended += 1
-        if self._num_unseen and (node is None or node != self._unseen_in):
-            calls[ended:ended] = (None,) * self._num_unseen
-            ended += self._num_unseen
-            self._num_unseen = 0
-        if key != CPU_WORK:
-            ended = len(calls)  # else what began belongs to what comes next
+        end = ended if key == CPU_WORK else len(calls)  # what begins belongs to what comes next
         if node is not None and node[1] is not None:
             self._sequence = node[1]
         base = self._sequence
         events = tuple(
             event - base if base is not None and isinstance(event, int) else event
-            for event in calls[:ended]
+            for event in calls[:end]
             if base is not None or not isinstance(event, int)
         )
-        del calls[:ended]
-        return events
+        del calls[:end]
+        return self._with_unseen_ends(key, node, events, ended) if self._num_unseen else events
+
+    def _with_unseen_ends(
+        self, key: Key, node: _Node | None, events: tuple[CallEvent, ...], ended: int
+    ) -> tuple[CallEvent, ...]:
+        """What operators did, with the ends of those that began unseen: where they were before, or
+        where the node ends. `ended` say which ends were seen."""
+        known = self._history.last.following.get(key)
+        if known is not None and not known.is_gap:
+            num_ends = known.events.count(None) - events.count(None)
+            is_same = _begun(known.events) == _begun(events)
+            if is_same and 0 <= num_ends <= self._num_unseen:
+                self._num_unseen -= num_ends
+                return known.events
+        if node is not None and node == self._unseen_in:
+            return events
+        num_ends, self._num_unseen = self._num_unseen, 0
+        return (*events[:ended], *(None,) * num_ends, *events[ended:])
 
     def _unseen(self) -> tuple[CallToken, ...]:
         """The operators that run but began while the source was switched off."""
@@ -330,6 +342,10 @@ class OperatorCalls:
                 return
         if op == _DETACH:
             calls += (_UNSEEN, None)
+
+
+def _begun(events: Sequence[CallEvent]) -> list[CallEvent]:
+    return [event for event in events if event is not None]
 
 
 def _node_of(op: TapedOp | None) -> _Node | None:

@@ -35,6 +35,7 @@ class OperatorHistory:
         self.path: list[TapedCalls] = []
         self.num_gaps = 0
         self._latest: dict[Key, TapedCalls] = {}
+        self._gaps: dict[object, TapedCalls] = {}  # by what they do and what is known of them
         self._alike: TapedCalls | None = None  # before an earlier entry like the last one
         self._num_alike = 0
         self._fills_gap = False
@@ -69,8 +70,12 @@ class OperatorHistory:
 
     def add_gap(self, key: Key, events: tuple[CallEvent, ...]) -> TapedCalls:
         """An entry comes that did not come here before; operators did this, and perhaps more."""
-        calls = TapedCalls(events, running_after(events, self.last.running), is_gap=True)
-        self.num_gaps += 1
+        running = running_after(events, self.last.running)
+        calls = self._gaps.get((key, events, running))
+        if calls is None or not calls.is_gap:
+            calls = TapedCalls(events, running, is_gap=True)
+            self._gaps[key, events, running] = calls
+            self.num_gaps += 1
         for distance, earlier in enumerate(reversed(self.path[-_MOST_BEFORE_GAP:]), start=1):
             if all(token.is_node for token in earlier.running):
                 earlier.gaps = [*earlier.gaps, (calls, distance)]
