@@ -152,13 +152,16 @@ class TapedCalls:
     """Operators begin and end here, after which these are `running`. No entry of a step: what they
     say together is the step's `operators`. The same object stands wherever a program does the same
     (`OperatorHistory`): `following` are those that came before the next entry, by what that does;
-    `gaps` those ahead, so many entries on, before which operators are missing so far."""
+    `gaps` those ahead, so many entries on, before which operators are missing so far; `before` came
+    first. One that `is_empty` need not be written."""
 
     events: tuple[CallEvent, ...]
     running: tuple[CallToken, ...]
+    before: TapedCalls | None = field(default=None, repr=False)
     following: dict[Hashable, TapedCalls] = field(default_factory=dict, repr=False)
     gaps: Sequence[tuple[TapedCalls, int]] = ()
     is_gap: bool = False
+    is_empty: bool = False
 
 
 #: One thing that happened.
@@ -300,8 +303,8 @@ class Tape:
         #: For which entries that is written: from the first on, and before the second.
         self._calls_from = self._calls_to = 0
         self._cut_had_all_calls = False
-        #: Writes what operators did before an entry that is not about memory, by what it does and, if
-        #: it is an op on the GPU, the op; by None where a position may become the end of a step.
+        #: Writes what operators did before an entry that is not about memory, by what it does and,
+        #: if it is an op on the GPU, the op; by None where a position may be the end of a step.
         self.before_entry: CallWriter | None = None
         #: Calls of compiled code that run, one in the other.
         self.num_compiled = 0

@@ -10,7 +10,17 @@ import torch
 
 from neusight.recording.dispatch.operator_history import Key, OperatorHistory
 from neusight.recording.recording import COMPILED_CODE, UNSEEN
-from neusight.recording.tape import CPU_WORK, CallEvent, CallToken, Tape, TapedOp
+from neusight.recording.tape import (
+    CPU_WORK,
+    CallEvent,
+    CallToken,
+    CallWriter,
+    Tape,
+    TapedAlloc,
+    TapedCalls,
+    TapedFree,
+    TapedOp,
+)
 from neusight.recording.tensor import ForecastMode
 
 #: Entries that are not as earlier ones were after which operators are followed no longer.
@@ -85,7 +95,6 @@ class OperatorCalls:
         self._history = OperatorHistory()
         self._num_seen = 0  # entries before which operators were followed
         self._sequence: int | None = None  # of the last op in a node
-        self._last_op: TapedOp | None = None  # if that is the last entry
         self._num_unseen = 0  # of those that run, the outermost
         self._unseen_in: _Node | None = None
         self._operators: dict[bytes, CallToken | None] = {}
@@ -124,7 +133,7 @@ class OperatorCalls:
         self._running.clear()
         self._num_unseen = 0
         self._history.begin()
-        self._tape.write_calls(self.entry_comes if wanted else None)
+        self._tape.write_calls(self._writer() if wanted else None)
 
     def _listen(self, wanted: bool) -> None:
         assert self._source is not None
@@ -133,33 +142,48 @@ class OperatorCalls:
 
     # -- entries ----------------------------------------------------------------------------------
 
-    def entry_comes(self, key: Key, op: TapedOp | None) -> None:
-        """An entry is about to be written to the tape: before it, what operators did."""
-        history = self._history
-        if not self.is_listening:
-            calls = history.last.following.get(key)
-            if calls is not None:
-                history.last = calls
-                history.path.append(calls)
-                self._last_op = op
-                if calls.events or history.num_gaps:
-                    self._tape.entries.append(calls)
-                if calls.gaps and history.may_begin_gap():
-                    self._fill_gap()
+    def _writer(self) -> CallWriter:
+        """Writes what operators did before an entry: called for all of them, so in few words."""
+        history, write = self._history, self._tape.entries.append
+
+        def entry_comes(key: Key, op: TapedOp | None) -> None:
+            if self.is_listening:
+                self._follow_entry(key, op)
                 return
-        node = (op.node, op.sequence_nr) if op is not None and op.node else None
-        if self.is_listening:
+            calls = history.last.following.get(key)
+            if calls is None:
+                if key is not None:
+                    self._follow_entry(key, op)
+                return
+            history.last = calls
+            if not calls.is_empty:
+                write(calls)
+            if calls.gaps and history.may_begin_gap():
+                self._num_unseen, self._unseen_in = len(self._unseen()), _node_of(op)
+                self._listen(True)
+
+        return entry_comes
+
+    def _follow_entry(self, key: Key, op: TapedOp | None) -> None:
+        """An entry comes that is new, or may be."""
+        history, node = self._history, _node_of(op)
+        if not self.is_listening:
+            calls = history.add_gap(key, self._something_new(node))
+        elif key is not None or self._has_calls():
             calls = history.add(key, self._events(key, node))
         else:
-            calls = history.add_gap(key, self._something_new(node))
+            return
         self._tape.entries.append(calls)
         self._num_seen += 1
         if history.is_known and not self._calls and not self._num_unseen:
             self._listen(False)
-            history.path = [calls]
-            self._last_op, self._sequence = op, None
+            self._sequence = None
         elif self._num_seen >= _MOST_SEEN:
             self.follow(False)
+
+    def _has_calls(self) -> bool:
+        self.note_ends()
+        return bool(self._calls)
 
     def _events(self, key: Key, node: _Node | None) -> tuple[CallEvent, ...]:
         """What operators did since the last entry."""
@@ -207,10 +231,12 @@ class OperatorCalls:
         del running[len(around) :]
         return around[len(running) :]
 
-    def _fill_gap(self) -> None:
-        """Operators are missing before one of the next entries."""
-        self._num_unseen, self._unseen_in = len(self._unseen()), _node_of(self._last_op)
-        self._listen(True)
+    def _last_op(self) -> TapedOp | None:
+        """The last entry, if it is an op."""
+        for entry in reversed(self._tape.entries):
+            if not isinstance(entry, (TapedAlloc, TapedFree, TapedCalls)):
+                return entry if isinstance(entry, TapedOp) else None
+        return None
 
     def _something_new(self, node: _Node | None) -> tuple[CallEvent, ...]:
         """The program goes on in another way: the source is switched on. What has begun and ended
@@ -218,7 +244,7 @@ class OperatorCalls:
         unseen = self._unseen()
         self._listen(True)
         num_nodes = sum(token.is_node for token in unseen)
-        if node is not None and node == _node_of(self._last_op):
+        if node is not None and node == _node_of(self._last_op()):
             self._num_unseen, self._unseen_in = num_nodes, node
             return (None,) * (len(unseen) - num_nodes)
         ended = (None,) * len(unseen)
@@ -358,4 +384,3 @@ _UNSEEN = CallToken(UNSEEN)
 _DETACH = "aten::detach"
 #: Stands for a name that did not come before.
 _UNKNOWN = CallToken("")
-

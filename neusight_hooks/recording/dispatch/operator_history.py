@@ -14,9 +14,6 @@ from neusight.recording.tape import CallEvent, CallToken, TapedCalls
 #: Entries in a row that must be as earlier ones were.
 _ALIKE = 16
 
-#: Entries before a gap among which one is looked for where only nodes run.
-_MOST_BEFORE_GAP = 64
-
 #: What an entry does, without sizes.
 Key = Hashable
 
@@ -31,8 +28,6 @@ class OperatorHistory:
     def __init__(self) -> None:
         #: Before the last entry.
         self.last = TapedCalls((), ())
-        #: Those before earlier ones, while none is new.
-        self.path: list[TapedCalls] = []
         self.num_gaps = 0
         self._latest: dict[Key, TapedCalls] = {}
         self._gaps: dict[object, TapedCalls] = {}  # by what they do and what is known of them
@@ -48,7 +43,7 @@ class OperatorHistory:
 
     def begin(self) -> None:
         """What comes next follows nothing that is known."""
-        self.last, self.path = TapedCalls((), ()), []
+        self.last = TapedCalls((), ())
         self._alike, self._num_alike = None, 0
         self._fills_gap, self._num_followed = False, 0
 
@@ -73,13 +68,13 @@ class OperatorHistory:
         running = running_after(events, self.last.running)
         calls = self._gaps.get((key, events, running))
         if calls is None or not calls.is_gap:
-            calls = TapedCalls(events, running, is_gap=True)
+            calls = TapedCalls(events, running, self.last, is_gap=True)
             self._gaps[key, events, running] = calls
             self.num_gaps += 1
-        for distance, earlier in enumerate(reversed(self.path[-_MOST_BEFORE_GAP:]), start=1):
-            if all(token.is_node for token in earlier.running):
-                earlier.gaps = [*earlier.gaps, (calls, distance)]
-                break
+        earlier, distance = self.last, 1
+        while earlier.before is not None and any(not token.is_node for token in earlier.running):
+            earlier, distance = earlier.before, distance + 1
+        earlier.gaps = [*earlier.gaps, (calls, distance)]
         self._alike, self._num_alike = None, 0
         self.last.following[key] = self.last = self._latest[key] = calls
         return calls
@@ -97,7 +92,8 @@ class OperatorHistory:
         """These were missing, or are behind what was missing and still runs."""
         self.num_gaps -= calls.is_gap
         self._fills_gap = running != calls.running
-        calls.events, calls.running, calls.is_gap = events, running, False
+        calls.events, calls.running = events, running
+        calls.is_gap = calls.is_empty = False
         self._alike, self._num_alike = calls, _ALIKE
 
     def _as_before(
@@ -119,10 +115,14 @@ class OperatorHistory:
             alike = self._latest.get(key)
             if alike is None or alike.events != events or alike.running != running:
                 self._alike = None
-                return TapedCalls(events, running)
+                return self._new(events, running)
         self._alike = alike
         self._num_alike += 1
-        return alike if self._num_alike >= _ALIKE else TapedCalls(events, running)
+        return alike if self._num_alike >= _ALIKE else self._new(events, running)
+
+    def _new(self, events: tuple[CallEvent, ...], running: tuple[CallToken, ...]) -> TapedCalls:
+        is_empty = not events and not self.num_gaps  # else it may be behind what is missing
+        return TapedCalls(events, running, self.last, is_empty=is_empty)
 
 
 def running_after(

@@ -44,7 +44,8 @@ class StepOperators(_ReadLater):
         self._entries = entries
 
     def __bool__(self) -> bool:
-        return any(isinstance(event, CallToken) for _, calls in self._runs for event in calls.events)
+        events = (event for _, calls in self._runs for event in calls.events)
+        return any(isinstance(event, CallToken) for event in events)
 
     @cached_property
     def _all(self) -> tuple[Operator, ...]:
