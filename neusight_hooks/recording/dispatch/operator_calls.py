@@ -106,10 +106,10 @@ class OperatorCalls:
         """Whether operators come from anywhere."""
         return self._source is not None
 
-    @property
-    def has_gaps(self) -> bool:
-        """Whether operators are missing that a step like the last one would show."""
-        return self._history.num_gaps > 0
+    def step_ends(self) -> bool:
+        """Whether operators are missing in the step that ends, which the next one would show."""
+        found, self._history.has_new_gaps = self._history.has_new_gaps, False
+        return found
 
     def start(self, source: OperatorSource) -> None:
         """From now on operators come from there."""

@@ -14,6 +14,10 @@ from neusight.recording.tape import CallEvent, CallToken, TapedCalls
 #: Entries in a row that must be as earlier ones were.
 _ALIKE = 16
 
+#: Entries behind the begin of an annotation that are followed twice: optimizers do something else
+#: in their first step.
+_ANOTHER_TIME = 4
+
 #: What an entry does, without sizes.
 Key = Hashable
 
@@ -29,6 +33,8 @@ class OperatorHistory:
         #: Before the last entry.
         self.last = TapedCalls((), ())
         self.num_gaps = 0
+        #: Whether one was found since somebody last asked before which operators matter.
+        self.has_new_gaps = False
         self._latest: dict[Key, TapedCalls] = {}
         self._gaps: dict[object, TapedCalls] = {}  # by what they do and what is known of them
         self._alike: TapedCalls | None = None  # before an earlier entry like the last one
@@ -61,6 +67,8 @@ class OperatorHistory:
         last.following[key] = self.last = self._latest[key] = calls
         if calls.gaps:
             self.may_begin_gap()
+        elif known is None and _is_mark(key, "annotation_begin"):
+            calls.gaps = [(None, _ANOTHER_TIME)]
         return calls
 
     def add_gap(self, key: Key, events: tuple[CallEvent, ...]) -> TapedCalls:
@@ -71,6 +79,8 @@ class OperatorHistory:
             calls = TapedCalls(events, running, self.last, is_gap=True)
             self._gaps[key, events, running] = calls
             self.num_gaps += 1
+        # Before a mark, which the timeline has by itself, only what is no op may be missing.
+        self.has_new_gaps = self.has_new_gaps or not _is_mark(key)
         earlier, distance = self.last, 1
         while earlier.before is not None and any(not token.is_node for token in earlier.running):
             earlier, distance = earlier.before, distance + 1
@@ -80,11 +90,12 @@ class OperatorHistory:
         return calls
 
     def may_begin_gap(self) -> bool:
-        """Whether a gap is among the entries that came next."""
+        """Whether a gap is among the entries that came next, or may be."""
         last = self.last
-        last.gaps = [(gap, distance) for gap, distance in last.gaps if gap.is_gap]
-        self._num_followed = max([self._num_followed, *(distance for _, distance in last.gaps)])
-        return bool(last.gaps)
+        gaps = [(gap, distance) for gap, distance in last.gaps if gap is None or gap.is_gap]
+        self._num_followed = max([self._num_followed, *(distance for _, distance in gaps)])
+        last.gaps = [(gap, distance) for gap, distance in gaps if gap is not None]
+        return bool(gaps)
 
     def _fill(
         self, calls: TapedCalls, events: tuple[CallEvent, ...], running: tuple[CallToken, ...]
@@ -123,6 +134,12 @@ class OperatorHistory:
     def _new(self, events: tuple[CallEvent, ...], running: tuple[CallToken, ...]) -> TapedCalls:
         is_empty = not events and not self.num_gaps  # else it may be behind what is missing
         return TapedCalls(events, running, self.last, is_empty=is_empty)
+
+
+def _is_mark(key: Key, kind: str | None = None) -> bool:
+    """Whether an entry is a mark, which has a kind, a name and a detail."""
+    is_mark = isinstance(key, tuple) and len(key) == 3
+    return is_mark and kind in (None, key[0])
 
 
 def running_after(

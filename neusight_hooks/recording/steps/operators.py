@@ -164,12 +164,13 @@ class StepsToFollow:
         if not calls.is_possible or (is_repeated and not calls.is_on):
             return
         before, self._last = self._last, [step]
+        has_gaps = calls.step_ends()
         if step.kind == "setup":
             return
         if step.operators:
             self._followed = [_Followed([*before, step]), *self._followed[: _MOST_COMPARED - 1]]
             self._num_followed += 1
-            calls.follow(calls.has_gaps and self._num_followed < _MOST_IN_A_ROW)
+            calls.follow(has_gaps and self._num_followed < _MOST_IN_A_ROW)
             return
         self._num_followed = 0
         ops = ops_of(step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from itertools import accumulate, pairwise
 
@@ -138,8 +139,11 @@ def operators_of(make: Callable[[], nn.Module]) -> list[list[Operator]]:
 def test_steps_show_the_operators_that_they_would_show_if_all_were_followed(
     model: Callable[[], nn.Module], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = operators_of(model)
+    first, *found = operators_of(model)
     monkeypatch.setattr(operator_history, "_ALIKE", 10**9)
-    followed = operators_of(model)
+    first_followed, *followed = operators_of(model)
 
     assert found == followed
+    # What an optimizer does on the CPU once its states are made: they repeat, and it is new.
+    missing = Counter(o.name for o in first_followed) - Counter(o.name for o in first)
+    assert all(name.endswith(("add_", "detach_")) for name in missing)
