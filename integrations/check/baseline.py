@@ -86,6 +86,15 @@ class CompileRow(NamedTuple):
     num_times: int
 
 
+class OperatorRow(NamedTuple):
+    """Kernels of the steady step in an operator such as aten::linear, launched by itself or by
+    those that it calls, which have rows of their own."""
+
+    operator: str
+    num_kernels: int
+    kernel_ns: int
+
+
 @dataclass(frozen=True)
 class Case:
     """One program on one GPU, as a baseline keeps it.
@@ -98,6 +107,7 @@ class Case:
     of the one that steps, where one does. `batch_source` says by which means the batch is known
     (`Batch.source`; empty in baselines that do not say). `recording` is what was recorded, to be
     priced again by a later version of the tool (`text_of_recording`; empty where it is too long).
+    `operators` are there where somebody wanted them.
     """
 
     gpu: str
@@ -116,6 +126,7 @@ class Case:
     optimizer: str = ""
     batch_source: str = ""
     recording: str = ""
+    operators: tuple[OperatorRow, ...] = ()
 
     @property
     def is_compiled(self) -> bool:
@@ -249,9 +260,10 @@ _ROWS: dict[str, type[tuple[Any, ...]]] = {
     "memory": MemoryRow,
     "waits": WaitRow,
     "compiling": CompileRow,
+    "operators": OperatorRow,
 }
 #: Entries that a case may lack.
-_OPTIONAL = ("compiling", "optimizer", "batch_source", "recording")
+_OPTIONAL = ("compiling", "optimizer", "batch_source", "recording", "operators")
 
 
 def baseline_text(cases: Mapping[str, Case]) -> str:
@@ -295,6 +307,7 @@ def _case_text(case: Case) -> str:
         "memory": _fold_rows(case.memory),
         "waits": sorted(case.waits),
         **({"compiling": sorted(case.compiling)} if case.is_compiled else {}),
+        **({"operators": sorted(case.operators)} if case.operators else {}),
     }
     for name, lines in rows.items():
         text = ",\n".join(f"    {json.dumps(line, ensure_ascii=False)}" for line in lines)
@@ -386,6 +399,7 @@ def _case_of(value: Any, where: str) -> Case:
         optimizer=_text(value.get("optimizer", ""), f"{where}, optimizer"),
         batch_source=_text(value.get("batch_source", ""), f"{where}, batch_source"),
         recording=_text(value.get("recording", ""), f"{where}, recording"),
+        operators=tuple(rows["operators"]),
     )
 
 

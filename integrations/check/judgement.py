@@ -57,6 +57,14 @@ class NewStop(NamedTuple):
     place: str
 
 
+class OperatorChange(NamedTuple):
+    """The time of the kernels in an operator, before and now."""
+
+    operator: str
+    before_us: float
+    now_us: float
+
+
 @dataclass(frozen=True)
 class Judgement:
     """A case compared with its baseline. `metrics` in the order of METRICS, causes largest first.
@@ -83,6 +91,7 @@ class Judgement:
     new_stops: tuple[NewStop, ...] = ()
     new_kernels: tuple[tuple[str, int], ...] = ()
     gone_kernels: tuple[tuple[str, int], ...] = ()
+    operator_changes: tuple[OperatorChange, ...] = ()
     peak_moved: tuple[str, str] | None = None
     tool_changes: tuple[str, ...] = ()
     batch: BatchChange | None = None
@@ -176,6 +185,7 @@ def judge(
         new_stops=_new_stops(before, after),
         new_kernels=_more_of(_kernels_in(now), _kernels_in(before)),
         gone_kernels=_more_of(_kernels_in(before), _kernels_in(now)),
+        operator_changes=() if is_estimated else _operator_changes(before, now),
         peak_moved=(before.peak, now.peak) if before.peak != now.peak else None,
         batch=batch,
         optimizer_change=optimizer_change(before, now),
@@ -186,6 +196,26 @@ def judge(
             *tool_notes,
             *_notes(before, after, num_moved),
         ),
+    )
+
+
+def _operator_changes(before: Case, now: Case) -> tuple[OperatorChange, ...]:
+    """Those of which a case keeps another time than the other, the most different first; none where
+    only one of them keeps any."""
+    was, found = (
+        {row.operator: row.kernel_ns / 1000 for row in case.operators} for case in (before, now)
+    )
+    if not was or not found:
+        return ()
+    changes = [
+        OperatorChange(name, was.get(name, 0.0), found.get(name, 0.0))
+        for name in was.keys() | found.keys()
+    ]
+    return tuple(
+        sorted(
+            (change for change in changes if change.before_us != change.now_us),
+            key=lambda change: (-abs(change.now_us - change.before_us), change.operator),
+        )
     )
 
 

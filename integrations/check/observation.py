@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from neusight._version import __version__
-from neusight.integrations.check.baseline import Case, CompileRow, MemoryRow, OpRow, WaitRow
+from neusight.integrations.check.baseline import (
+    Case,
+    CompileRow,
+    MemoryRow,
+    OperatorRow,
+    OpRow,
+    WaitRow,
+)
 from neusight.integrations.check.figures.batch_change import intake_figures
 from neusight.integrations.check.figures.kept_recording import recording_of, text_of_recording
 from neusight.integrations.check.figures.metrics import KEPT_METRICS
@@ -56,6 +63,9 @@ _WAITS_PRICED = 16
 #: What an op without a kernel is called: views of one module are one row.
 VIEWS = "views"
 
+#: Begins the names of what autograd's engine records around its nodes, which have the same time.
+_ENGINE = "autograd::engine::"
+
 CallStack = tuple[str, ...]
 
 
@@ -93,8 +103,10 @@ def observe(
     known_waits: Collection[tuple[str, str]] = (),
     keeps_recording: bool = True,
     prices_waits: bool = True,
+    with_operators: bool = False,
 ) -> Observation:
     """The case of a forecast. `folder` is what the files of its call stacks are relative to.
+    `with_operators` keeps the kernel time in each operator, too.
 
     What waits cost is computed only for those that are not `known_waits`, (reason, code) of rows.
     ForecastStateError where the program launched no kernel: there is nothing to judge.
@@ -150,6 +162,11 @@ def observe(
         recording=text_of_recording(forecast.recording)
         if keeps_recording and not forecast.ranks
         else "",
+        operators=tuple(
+            OperatorRow(row.name, row.count, round(row.time_us * 1000))
+            for row in (forecast.slowest.by_operator if with_operators else ())
+            if not row.name.startswith(_ENGINE)
+        ),
     )
     fresh = [key for key in wait_stacks if key not in known_waits][:_WAITS_PRICED]
     if not prices_waits:

@@ -17,6 +17,7 @@ from neusight.integrations.check.baseline import (
     Case,
     CompileRow,
     MemoryRow,
+    OperatorRow,
     OpRow,
     WaitRow,
     baseline_text,
@@ -92,6 +93,15 @@ def test_what_was_compiled_is_kept_only_where_something_was(tmp_path: Path) -> N
     assert (found["eager"].is_compiled, found["eager"].compiling) == (False, ())
     assert "compiling" not in baseline_text({"eager": CASE})
     assert "num_graph" not in baseline_text({"eager": CASE})
+
+
+def test_operators_are_kept_where_somebody_wanted_them(tmp_path: Path) -> None:
+    case = replace(CASE, operators=(OperatorRow("aten::linear", 12, 1200),))
+
+    found = read_baseline(written(tmp_path / "b.json", kept=case, plain=CASE))
+
+    assert (found["kept"].operators, found["plain"].operators) == (case.operators, ())
+    assert "operators" not in baseline_text({"plain": CASE})
 
 
 def test_equal_layers_are_one_line_and_cases_are_sorted() -> None:

@@ -150,6 +150,26 @@ def test_one_percent_more_time_is_found_in_the_right_module(before: Case) -> Non
     assert is_at(judgement.time_stack[0], "F.gelu(F.gelu(F.gelu(x")
 
 
+def test_operators_are_compared_where_both_cases_have_them(before: Case) -> None:
+    def observed(program: Callable[[], None]) -> Observation:
+        with neusight.forecast_on("H100", with_stack=True) as forecast:
+            program()
+        return observe(forecast, with_operators=True)
+
+    was = observed(train)
+    now = observed(partial(train, (4096, 4096, 4096, 4224)))
+
+    changes = {
+        row.operator: row.now_us - row.before_us
+        for row in judge("", was.case, now).operator_changes
+    }
+    busy = now.case.metrics["gpu_busy_us"] - was.case.metrics["gpu_busy_us"]
+    assert changes["aten::linear"] == pytest.approx(changes["aten::addmm"])
+    assert 0 < changes["aten::linear"] < changes["aten::linear"] + changes["AddmmBackward0"] < busy
+    assert "aten::ones" not in changes
+    assert judge("", before, now).operator_changes == ()
+
+
 def test_one_megabyte_more_is_found_in_the_right_module(before: Case) -> None:
     # 64 more columns over 8192 rows in bf16 are 1 MiB for each of two activations.
     judgement = judged(before, lambda: train((4096, 4096 + 64, 4096, 4096)))

@@ -92,7 +92,12 @@ def pair_of(first: Side, second: Side) -> Pair:
 
 
 def _observed(side: Side, known: frozenset[tuple[str, str]] | None = None) -> Observation:
-    return observe(side.forecast, folder=side.folder, known_waits=known or frozenset())
+    return observe(
+        side.forecast,
+        folder=side.folder,
+        known_waits=known or frozenset(),
+        with_operators=any(step.operators for step in side.forecast.recording.steps),
+    )
 
 
 def _warnings(first: Side, second: Side, before: Case, now: Case) -> Iterator[str]:

@@ -57,6 +57,7 @@ def judgement_json(judgement: Judgement) -> dict[str, Any]:
         "gone_synchronizations": list(judgement.gone_waits),
         "new_kernels": [{"kernel": work, "count": n} for work, n in judgement.new_kernels],
         "gone_kernels": [{"kernel": work, "count": n} for work, n in judgement.gone_kernels],
+        "operator_changes": [change._asdict() for change in judgement.operator_changes],
         "tool_changes": list(judgement.tool_changes),
         "price_changes": [{"op": op, "share": share} for op, share in judgement.price_changes],
         "notes": list(judgement.notes),

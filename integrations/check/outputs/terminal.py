@@ -24,6 +24,7 @@ from neusight.predictors.terminal_text import printable
 #: Causes that are named one by one; the JSON has all.
 _CAUSES_SHOWN = 6
 _KERNELS_SHOWN = 3
+_OPERATORS_SHOWN = 8
 #: Causes below this share of the largest are summed up.
 _LEAST_SHOWN = 0.002
 
@@ -72,6 +73,7 @@ def reasons(judgement: Judgement, folder: Path) -> list[str]:
     lines += _wait_lines(judgement, folder)
     lines += _stop_lines(judgement, folder)
     lines += _kernel_lines(judgement)
+    lines += _operator_lines(judgement)
     lines += [f"  note: {note}" for note in judgement.notes]
     return [printable(line) for line in lines]
 
@@ -222,3 +224,14 @@ def _kernel_lines(judgement: Judgement) -> list[str]:
             more = len(ordered) - _KERNELS_SHOWN
             lines.append(f"  {title} kernels: {named}{f' and {more} more' if more > 0 else ''}")
     return lines
+
+
+def _operator_lines(judgement: Judgement) -> list[str]:
+    changes = judgement.operator_changes
+    lines = ["  kernel time in operators, those that they call included:"] if changes else []
+    for change in changes[:_OPERATORS_SHOWN]:
+        difference = amount_text(change.now_us - change.before_us, "us", signed=True)
+        was, now = (amount_text(time, "us") for time in (change.before_us, change.now_us))
+        lines.append(f"    {difference:>11}  {change.operator}: {was} → {now}")
+    more = len(changes) - _OPERATORS_SHOWN
+    return [*lines, f"    and {counted(more, 'more operator')}"] if more > 0 else lines

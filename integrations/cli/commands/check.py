@@ -62,6 +62,10 @@ def add_arguments(check: argparse.ArgumentParser) -> None:
     add_options(check, "--tokens", "--predictor")
     add_options(check, "--calibration", type=str)  # a path as a baseline keeps it
     add_options(check, "--torch", "--host")
+    check.add_argument("--operators", action="store_true",
+                       help="keep the kernel time in each operator (aten::linear) with the "
+                       "figures, and show which changed; without it where the baseline has "
+                       "them")  # fmt: skip
     check.add_argument("--quiet", action="store_true", help="a line for each case")
     add_options(check, "--world-size", *OF_RANKS, *OF_FILES)
     check.add_argument("--json", metavar="FILE", help="write all there")
@@ -79,6 +83,8 @@ def run(options: argparse.Namespace, program: Program | None) -> int:
     tolerances = parse_tolerances({**settings.tolerance, **stated})
     path = Path(options.baseline or settings.baseline)
     baseline = read_baseline(path) if path.exists() or not options.update else {}
+    if options.operators or any(case.operators for case in baseline.values()):
+        request = replace(request, options=replace(request.options, with_operators=True))
     reports = _reports(options, path)
     results: list[CaseResult] = []
     plans = plans_of(request, settings, baseline)
@@ -197,6 +203,7 @@ def _observed(found: ProgramForecast, known: frozenset[tuple[str, str]]) -> Obse
         settings=_settings_of(found),
         files=found.files,
         known_waits=known,
+        with_operators=found.options.with_operators,
     )
 
 
