@@ -695,3 +695,22 @@ def test_what_torch_writes_today_departs_little_from_the_schema(
     schema: Schema, tmp_path: Path
 ) -> None:
     assert violations(profile_on_the_cpu(tmp_path), schema) == Counter()
+
+
+def test_torchs_own_rules_for_traces_hold(tmp_path: Path) -> None:
+    validator = pytest.importorskip("torch.profiler._trace_validator", reason="torch before 2.13")
+    with neusight.forecast_on("H100") as forecast:
+        model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8)).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        side = torch.cuda.Stream()
+        for _ in range(3):
+            model(torch.ones(4, 8).cuda()).sum().backward()
+            optimizer.step()
+            with torch.cuda.stream(side):
+                torch.ones(8, device="cuda").relu()
+            torch.cuda.current_stream().wait_stream(side)
+            side.synchronize()
+    path = tmp_path / "trace.json.gz"
+    forecast.export_chrome_trace(path)
+
+    assert validator.validate_trace(str(path)) == (True, [])
