@@ -74,7 +74,9 @@ gpus
 gpus B200
 """.strip().splitlines()
 #: Lines that differ from one run to the next: the time that recording took, where a trace lies.
-_MEASURED = re.compile(rb'^.*( CPU\b|pt\.trace|"trace":|in \d+(\.\d+)? s\b).{,200}$', re.MULTILINE)
+_MEASURED = re.compile(
+    rb'^.*( CPU\b|pt\.trace|"trace":|in \d+(\.\d+)? s\b|^W\d{4} ).{,200}$', re.MULTILINE
+)
 
 
 def build(source: Path, target: Path) -> None:
