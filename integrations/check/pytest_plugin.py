@@ -302,12 +302,7 @@ class _KeptBlock:
         self._forecast = self._block.open(caller=caller, folder=self._folder)
         return self._forecast
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         with warnings.catch_warnings():
             if self._is_judged:  # a budget without CUDA work fails anyway, and says so
                 from neusight.session import NoCudaWorkWarning
