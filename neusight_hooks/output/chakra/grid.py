@@ -40,9 +40,8 @@ class GridRank(NamedTuple):
         found = _like_group(ranks, self.number, self.world_size)
         if found is None:
             raise ValueError(
-                f"ranks {_words(ranks)} lie in no grid, so it is not known which ranks "
-                "communicate with rank "
-                f"{self.number}"
+                f"ranks {_words(ranks)} lie in no grid, so it is not known which ranks communicate "
+                f"with rank {self.number}"
             )
         return found
 

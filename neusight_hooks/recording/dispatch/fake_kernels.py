@@ -199,10 +199,9 @@ class FakeKernels:
         if name in _LIKE_THEIR_INPUT:
             return self.run(aten.empty_like.default, (args[0],), {})
         raise UnmappedOpError(
-            f"{name} at {call_site()} has no fake kernel in torch {torch.__version__}, so what "
-            "it returns is not "
-            "known. Leave it out for the forecast, or put ops in its place "
-            "that are known."
+            f"{name} at {call_site()} has no fake kernel in torch {torch.__version__}, so what it "
+            "returns is not known. Leave it out for the forecast, or put ops in its place that are "
+            "known."
         ) from error
 
     def most_rows(self) -> int:

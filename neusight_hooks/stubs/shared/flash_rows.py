@@ -98,9 +98,8 @@ _norm = make_op(
     _norm_outputs,
 )
 _norm_gradients = make_op(
-    "flash_attn::norm_backward(Tensor grad, Tensor source, Tensor weight, Tensor mean, "
-    "Tensor rstd, Tensor? grad_residual, bool has_bias, ScalarType dtype) "
-    "-> (Tensor, Tensor, Tensor)",
+    "flash_attn::norm_backward(Tensor grad, Tensor source, Tensor weight, Tensor mean, Tensor "
+    "rstd, Tensor? grad_residual, bool has_bias, ScalarType dtype) -> (Tensor, Tensor, Tensor)",
     lambda grad, source, weight, mean, rstd, grad_residual, has_bias, dtype: (
         torch.empty_like(source, dtype=dtype),
         source.new_empty((_PARTS, source.shape[-1]), dtype=torch.float32),

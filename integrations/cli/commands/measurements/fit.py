@@ -15,9 +15,8 @@ if TYPE_CHECKING:
 
 HELP = "fit the trained predictors to measured kernels"
 DESCRIPTION = (
-    "Fit a predictor to tables of measured kernels and write its weights. The default predictor "
-    "is fitted to all tables; the published ones (neusight, habitat, linear) are fitted "
-    "to the FP32 "
+    "Fit a predictor to tables of measured kernels and write its weights. The default predictor is "
+    "fitted to all tables; the published ones (neusight, habitat, linear) are fitted to the FP32 "
     "tables, `kernels` and `conv_kernels`."
 )
 
