@@ -438,7 +438,7 @@ class _Signals:
             self._send(RELAY)
 
     def terminate(self, number: int, frame: FrameType | None) -> None:
-        """Tells the child, which may clean up; the second time it is ended at once."""
+        """Signals the child, which may clean up; the second time it is ended at once."""
         self.num_terminations += 1
         self.send_termination()
 

@@ -325,7 +325,7 @@ def test_a_kernels_name_states_its_class(name: str, expected: KernelClass) -> No
     assert class_of_name(name) is expected
 
 
-def test_the_names_of_a_forecasts_kernels_tell_their_class() -> None:
+def test_the_names_of_a_forecasts_kernels_give_their_class() -> None:
     import torch
     import torch.nn.functional as F
 
