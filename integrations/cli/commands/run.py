@@ -299,7 +299,7 @@ def _swept(request: RunRequest, sweep: Sweep) -> list[SweepPoint]:
     from neusight.integrations.cli.sweep import SweepPoint
 
     options = request.options
-    asked = PlanRequest(request.gpus, options, request.prices, options.ranks)
+    asked = PlanRequest(tuple(request.gpus), options, request.prices, options.ranks)
     candidates = candidates_of(request.program, [sweep], [options.rank])
     found: dict[int, list[PlanPoint]] = {}
 

@@ -328,9 +328,7 @@ def _float_mask(mask: Any, query: Any, key: Any, *, align: bool) -> Any:
 
 
 def _rnn_packed(mode: int) -> Callable[..., Any]:
-    return lambda data, batch_sizes, *others: _rnn(
-        mode, data, *others, batch_first=False, batch_sizes=batch_sizes.tolist()
-    )
+    return lambda data, batch_sizes, *others: _rnn(mode, data, *others, False, batch_sizes.tolist())
 
 
 def _rnn(

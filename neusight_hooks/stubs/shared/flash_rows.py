@@ -192,7 +192,7 @@ def _dropout_add(name: str, *, is_rms: bool) -> Callable[..., Any]:
         return _normed(x0, weight, bias, residual, is_rms, prenorm, residual_in_fp32)
 
     dropout_add_norm.__name__ = name
-    return dropout_add_norm
+    return cast("Callable[..., Any]", dropout_add_norm)
 
 
 dropout_add_layer_norm = _dropout_add("dropout_add_layer_norm", is_rms=False)
