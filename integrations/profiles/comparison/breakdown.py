@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -137,7 +137,7 @@ def rows_of(
     rows = [
         _row(
             (kind.value, op, str(size)),
-            sums[:2],
+            (sums[0], sums[1]),
             (sums[2] / NS_PER_US, sums[3] / NS_PER_US),
             abs(sums[3] - sums[2]) / total_ns if total_ns else 0.0,
         )
@@ -155,7 +155,7 @@ def _add(sums: list[int], side: int, work: Work) -> None:
 
 
 def _row(
-    of: tuple[str, str, str], counts: Sequence[int], times_us: tuple[float, float], share: float
+    of: tuple[str, str, str], counts: tuple[int, int], times_us: tuple[float, float], share: float
 ) -> ComparisonRow:
     """The row of a class, operator and size; counts and times are measured and forecast."""
     measured_us, forecast_us = times_us

@@ -125,7 +125,7 @@ def install_overrides(
             ("rnn_tanh", _RNN_TANH),
             ("rnn_relu", _RNN_RELU),
         ):
-            override(f"{name}.input", partial(_rnn, mode))
+            override(f"{name}.input", partial(_rnn, mode, ()))
             override(f"{name}.data", _rnn_packed(mode))
         override("ctc_loss.Tensor", _ctc_loss_of_lists)
         override("one_hot", _one_hot)
@@ -328,11 +328,12 @@ def _float_mask(mask: Any, query: Any, key: Any, *, align: bool) -> Any:
 
 
 def _rnn_packed(mode: int) -> Callable[..., Any]:
-    return lambda data, batch_sizes, *others: _rnn(mode, data, *others, False, batch_sizes.tolist())
+    return lambda data, batch_sizes, *others: _rnn(mode, batch_sizes.tolist(), data, *others)
 
 
 def _rnn(
     mode: int,
+    batch_sizes: Sequence[int],
     data: Any,
     hx: Any,
     params: Sequence[Any],
@@ -341,8 +342,7 @@ def _rnn(
     dropout: float,
     train: bool,
     bidirectional: bool,
-    batch_first: bool,
-    batch_sizes: Sequence[int] = (),
+    batch_first: bool = False,
 ) -> Any:
     hidden, cell = (hx[0], hx[1]) if mode == _LSTM else (hx, None)
     if torch.is_autocast_enabled("cuda"):
