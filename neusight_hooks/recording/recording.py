@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple, Union
 
 from neusight.predictors.kernel import DTYPE_BYTES
+from neusight.recording.lists import flattened
 
 #: The name in `Recording.options` of which of many ranks was recorded, in words.
 RANK_OPTION = "rank"
@@ -118,21 +119,12 @@ class OpSignature:
     @cached_property
     def input_tensors(self) -> tuple[TensorSpec, ...]:
         """Every tensor among the arguments, lists flattened, in order."""
-        return tuple(tensors_of(tuple(value for _, value in self.arguments)))
+        return tuple(flattened([value for _, value in self.arguments], TensorSpec))
 
     @cached_property
     def output_tensors(self) -> tuple[TensorSpec, ...]:
         """Every tensor among the outputs, lists flattened, in order."""
-        return tuple(tensors_of(self.outputs))
-
-
-def tensors_of(value: Argument) -> Iterator[TensorSpec]:
-    """Every tensor in an argument, lists flattened, in order."""
-    if isinstance(value, TensorSpec):
-        yield value
-    elif isinstance(value, tuple):
-        for item in value:
-            yield from tensors_of(item)
+        return tuple(flattened(self.outputs, TensorSpec))
 
 
 #: The release of torch where none is known: as new as can be.

@@ -134,7 +134,7 @@ def _run_c10d(communication: Communication, call: _Call, written: str) -> Any:
         call.record(*map(_plain, values.values())),
         group,
         op=call.op,
-        written=tensors_in((outputs,)),
+        written=tensors_in(outputs),
         held=tensors_in(tuple(values.values())),
         is_asynchronous=bool(values["async_op"]),
     ).boxed()
@@ -184,7 +184,7 @@ def _run_functional(communication: Communication, call: _Call) -> Any:
     by_name = {name: value for name, value in values.items() if name == "out"}
     positional = [value for name, value in values.items() if name != "out"]
     record = partial(call.recorder.record_handled, call.func, tuple(positional), by_name, out)
-    communication.run(record, group, op=call.op, written=tensors_in((out,)), held=())
+    communication.run(record, group, op=call.op, written=tensors_in(out), held=())
     call.follow_values(group, out)
     return out
 
