@@ -9,8 +9,7 @@ from typing import NamedTuple, get_args
 
 from neusight.predictors.errors import RegistrationError
 from neusight.predictors.kernel import Kernel
-from neusight.recording.lists import flattened
-from neusight.recording.recording import Argument, OpSignature, TensorSpec
+from neusight.recording.recording import Argument, OpSignature, TensorSpec, flattened
 
 #: What `register_op` registers: a pure function of shapes. It takes the call, the math mode where
 #: its kernels depend on it and, as keyword-only parameters, those arguments of the op that it

@@ -32,8 +32,7 @@ from neusight.recording.dispatch.torchscript import (
 )
 from neusight.recording.hooks import ProgramHooks
 from neusight.recording.inputs.inputs import StepInputs
-from neusight.recording.lists import flattened
-from neusight.recording.recording import CompiledFrame, OpSignature
+from neusight.recording.recording import CompiledFrame, OpSignature, flattened
 from neusight.recording.repeats.calls import RepeatedCalls
 from neusight.recording.steps.cutter import StepCutter
 from neusight.recording.steps.operators import StepsToFollow

@@ -14,8 +14,7 @@ import torch.distributed as dist
 
 from neusight.fake_cuda.distributed.groups import Groups
 from neusight.recording.call_stack import CallStack, call_site
-from neusight.recording.lists import flattened
-from neusight.recording.recording import DEVICES_OPTION
+from neusight.recording.recording import DEVICES_OPTION, flattened
 from neusight.recording.tape import TapedOp
 from neusight.recording.tensor import ForecastTensor
 

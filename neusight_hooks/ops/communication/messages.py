@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from neusight.predictors.clusters.placement import ranks_from
 from neusight.predictors.kernel import DTYPE_BYTES
-from neusight.recording.lists import flattened
-from neusight.recording.recording import Argument, OpSignature, TensorSpec
+from neusight.recording.recording import Argument, OpSignature, TensorSpec, flattened
 
 BARRIER = "barrier"
 ANY_SOURCE = "recvAnySource"

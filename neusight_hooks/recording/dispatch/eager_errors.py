@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from neusight.recording.lists import flattened
+from neusight.recording.recording import flattened
 
 aten = torch.ops.aten
 

@@ -23,7 +23,7 @@ from neusight.recording.dispatch.eager_errors import (
     refused_by_cuda,
 )
 from neusight.recording.dispatch.meta_kernels import by_meta_kernel, is_row_major, is_view
-from neusight.recording.lists import flattened
+from neusight.recording.recording import flattened
 from neusight.recording.tensor import ForecastMode, ForecastTensor
 
 aten = torch.ops.aten

@@ -10,8 +10,7 @@ import torch
 
 from neusight.recording.dispatch.math_settings import needs_math
 from neusight.recording.dispatch.meta_kernels import is_view
-from neusight.recording.lists import flattened
-from neusight.recording.recording import OpSignature, TensorSpec
+from neusight.recording.recording import OpSignature, TensorSpec, flattened
 from neusight.recording.signature import signature_of
 from neusight.recording.tensor import ForecastTensor
 

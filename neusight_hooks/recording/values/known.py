@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from neusight.recording.lists import flattened
-from neusight.recording.recording import OpSignature
+from neusight.recording.recording import OpSignature, flattened
 from neusight.recording.tensor import ForecastTensor
 
 #: Largest tensor of floats, in elements, whose real value is followed.

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from neusight.recording.dispatch.fake_kernels import FakeKernels
-from neusight.recording.lists import flattened
+from neusight.recording.recording import flattened
 from neusight.recording.tensor import ForecastMode, ForecastTensor
 from neusight.recording.values.known import KnownValues
 

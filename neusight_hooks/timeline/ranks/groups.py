@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from neusight.predictors.clusters.placement import ranks_from
-from neusight.recording.lists import flattened
-from neusight.recording.recording import OpCall, OpSignature, TensorSpec
+from neusight.recording.recording import OpCall, OpSignature, TensorSpec, flattened
 
 #: Arguments that hold the text of a group.
 _GROUP_ARGUMENTS = ("process_group", "group_name", "group")
