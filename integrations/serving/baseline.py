@@ -12,8 +12,6 @@ from neusight.integrations.serving.document import SCHEMA_VERSION
 from neusight.predictors.errors import BaselineError, OptionError
 from neusight.predictors.files import is_number, read_json_document
 
-__all__ = ["BaselineChanges", "judge", "parse_tolerance", "read_result"]
-
 #: Figures that are judged: what they are called, where they stand, and whether less is better.
 _FIGURES: tuple[tuple[str, tuple[str, ...], bool], ...] = (
     ("TTFT p50", ("ttft_s", "p50"), True),

@@ -32,8 +32,6 @@ from neusight.integrations.program.guard.system_calls import system_call
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["Supervisor", "why_unsupervised"]
-
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 #: Devices and processes: the kernel's own.
 _SYSTEM = ("/dev/", "/proc/", "/sys/")

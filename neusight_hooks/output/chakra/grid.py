@@ -8,8 +8,6 @@ from typing import NamedTuple
 from neusight.ops.communication.messages import Message
 from neusight.output.chakra.tasks import Task
 
-__all__ = ["GridRank", "Ranks", "numbered_groups", "ranks_of_grid"]
-
 Ranks = tuple[int, ...]
 
 #: The number of the group of all ranks; ASTRA-sim takes it for that, and numbers others from 1 on.
