@@ -355,11 +355,12 @@ def _case_of(name: str, case: Fields) -> Case:
 
 
 def _metrics_of(figures: Fields) -> dict[str, float]:
-    return {
-        metric.name: figures.number(metric.name, least=0)
-        for metric in KEPT_METRICS
-        if metric in METRICS or metric.name in figures.values
-    }
+    names = [
+        metric.name for metric in KEPT_METRICS if metric in METRICS or metric.name in figures.values
+    ]
+    for name in names:
+        figures.number(name, least=0)
+    return {name: figures.values[name] for name in names}  # counts stay counts
 
 
 def _rows_of(case: Fields, name: str) -> list[Any]:

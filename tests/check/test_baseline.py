@@ -42,6 +42,7 @@ def test_a_round_trip_changes_nothing(tmp_path: Path) -> None:
 
     cases = read_baseline(path)
 
+    assert isinstance(cases["first"].metrics["num_kernels"], int)
     assert set(cases["first"].ops) == set(CASE.ops)
     assert cases["first"] == replace(CASE, ops=cases["first"].ops, memory=cases["first"].memory)
     assert baseline_text(cases) == path.read_text(encoding="utf-8")
