@@ -17,9 +17,9 @@ Pass = Literal["forward", "data_gradient", "weight_gradient"]
 
 #: Which of its class a kernel is: of attention the library, of norms and softmax the kind. Batch
 #: norm's sums and statistics pass over their input once, what joins those of several GPUs does not.
-#: "cudnn_9_1": a convolution of groups by a cuDNN before 9.8; "cudnn_9_10": one in three dimensions
-#: by a cuDNN of 9.8 to 9.14; "dilated": one with a dilation; "fastest": one whose algorithm was
-#: found by trial (torch.backends.cudnn.benchmark).
+#: "cudnn_9_1": a convolution of groups or in three dimensions by a cuDNN before 9.8; "dilated": one
+#: with a dilation; "fastest": one whose algorithm was found by trial
+#: (torch.backends.cudnn.benchmark).
 #: Products whose weight is unpacked inside the kernel, by the rows that share one unpacked weight:
 #: "packed_tiles" up to 64 (Marlin, CUTLASS), "packed_16_rows" (tinygemm), "packed_rows" one.
 #: All-reduces in which each rank reads the others' memory: "one_shot" all of it, "two_shot" a part
@@ -62,7 +62,6 @@ Variant = Literal[
     "state_space",
     "pool",
     "cudnn_9_1",
-    "cudnn_9_10",
     "dilated",
     "fastest",
     "fused",
