@@ -253,7 +253,7 @@ class OperatorCalls:
         self._num_unseen, self._unseen_in = 2, node
         name = node[0].encode()
         begun = self._token(_EVALUATE + name, is_node=False), self._token(name, is_node=True)
-        return (*ended, *begun, 0)
+        return (*ended, *begun) if node[1] is None else (*ended, *begun, 0)
 
     # -- callbacks --------------------------------------------------------------------------------
 
