@@ -263,8 +263,9 @@ _ROWS: dict[str, type[tuple[Any, ...]]] = {
     "operators": OperatorRow,
 }
 #: Entries that a case may lack.
-_OPTIONAL = ("compiling", "operators", "optimizer", "batch_source", "recording")
-_TEXTS = ("gpu", "bound", "work", "files", "peak", *_OPTIONAL[2:])
+_OPTIONAL_TEXTS = ("optimizer", "batch_source", "recording")
+_OPTIONAL = ("compiling", "operators", *_OPTIONAL_TEXTS)
+_TEXTS = ("gpu", "bound", "work", "files", "peak", *_OPTIONAL_TEXTS)
 
 
 def baseline_text(cases: Mapping[str, Case]) -> str:
@@ -297,7 +298,7 @@ def _case_text(case: Case) -> str:
     ]
     parts.insert(3, figures_text(case))
     parts.append(f'   "peak": {json.dumps(case.peak)}')
-    for name in _OPTIONAL[1:]:
+    for name in _OPTIONAL_TEXTS:
         if getattr(case, name):
             parts.append(f'   "{name}": {json.dumps(getattr(case, name))}')
     rows: dict[str, list[Any]] = {
