@@ -337,7 +337,7 @@ class Tape:
         """A call that repeats an earlier one."""
         self.flush()
         if self.before_entry is not None:
-            self.before_entry(TapedCall, None)
+            self.before_entry(TapedCall.__name__, None)
         self.gpu_ops += call.repeated.num_ops
         self.entries.append(call)
 
@@ -358,7 +358,7 @@ class Tape:
             self.flush()
         kind = type(entry)
         if self.before_entry is not None and kind not in _OF_MEMORY:
-            self.before_entry(does or kind, None)
+            self.before_entry(does or kind.__name__, None)
         self.entries.append(entry)
 
     def mark(self, kind: MarkKind, name: str, detail: str = "") -> None:

@@ -138,8 +138,7 @@ class OperatorHistory:
 
 def _is_mark(key: Key, kind: str | None = None) -> bool:
     """Whether an entry is a mark, which has a kind, a name and a detail."""
-    is_mark = isinstance(key, tuple) and len(key) == 3
-    return is_mark and kind in (None, key[0])
+    return isinstance(key, tuple) and len(key) == 3 and kind in (None, key[0])
 
 
 def running_after(

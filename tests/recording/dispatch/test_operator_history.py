@@ -38,14 +38,13 @@ def test_entries_are_known_once_enough_in_a_row_came_before_with_the_same_operat
 def test_the_same_entries_with_other_operators_are_something_else() -> None:
     history = OperatorHistory()
 
-    for _ in range(ALIKE):
-        history.add("mm", (LINEAR,))
-        history.add("add", (None,))
-    assert history.is_known
-    history.add("mm", ())
-    history.add("add", ())
+    known = []
+    for events in [*[((LINEAR,), (None,))] * ALIKE, ((), ())]:
+        history.add("mm", events[0])
+        history.add("add", events[1])
+        known.append(history.is_known)
 
-    assert not history.is_known
+    assert known[-2:] == [True, False]
     assert history.last.events == ()
 
 
