@@ -153,11 +153,10 @@ class TapedCalls:
     say together is the step's `operators`. The same object stands wherever a program does the same
     (`OperatorHistory`): `following` are those that came before the next entry, by what that does;
     `gaps` those ahead, so many entries on, before which operators are missing so far (None: which
-    may be others the next time); `before` came first. One that `is_empty` need not be written."""
+    may be others the next time). One that `is_empty` need not be written."""
 
     events: tuple[CallEvent, ...]
     running: tuple[CallToken, ...]
-    before: TapedCalls | None = field(default=None, repr=False)
     following: dict[Hashable, TapedCalls] = field(default_factory=dict, repr=False)
     gaps: Sequence[tuple[TapedCalls | None, int]] = ()
     is_gap: bool = False

@@ -145,6 +145,7 @@ class OperatorCalls:
     def _writer(self) -> CallWriter:
         """Writes what operators did before an entry: called for all of them, so in few words."""
         history, write = self._history, self._tape.entries.append
+        passed = history.path.append
 
         def entry_comes(key: Key, op: TapedOp | None) -> None:
             if self.is_listening:
@@ -156,6 +157,7 @@ class OperatorCalls:
                     self._follow_entry(key, op)
                 return
             history.last = calls
+            passed(calls)
             if not calls.is_empty:
                 write(calls)
             if calls.gaps and history.may_begin_gap():

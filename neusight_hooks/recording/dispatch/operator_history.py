@@ -14,6 +14,9 @@ from neusight.recording.tape import CallEvent, CallToken, TapedCalls
 #: Entries in a row that must be as earlier ones were.
 _ALIKE = 16
 
+#: Entries before a gap among which one is looked for where only nodes run.
+_MOST_BEFORE_GAP = 64
+
 #: Entries behind the begin of an annotation that are followed twice: optimizers do something else
 #: in their first step.
 _ANOTHER_TIME = 4
@@ -30,8 +33,9 @@ class OperatorHistory:
     """
 
     def __init__(self) -> None:
-        #: Before the last entry.
+        #: Before the last entry, and before those that preceded it.
         self.last = TapedCalls((), ())
+        self.path: list[TapedCalls] = []
         self.num_gaps = 0
         #: Whether one was found since somebody last asked before which operators matter.
         self.has_new_gaps = False
@@ -50,6 +54,7 @@ class OperatorHistory:
     def begin(self) -> None:
         """What comes next follows nothing that is known."""
         self.last = TapedCalls((), ())
+        self.path.clear()
         self._alike, self._num_alike = None, 0
         self._fills_gap, self._num_followed = False, 0
 
@@ -65,6 +70,8 @@ class OperatorHistory:
             self._fills_gap = False
             calls = self._as_before(known, key, events, running)
         last.following[key] = self.last = self._latest[key] = calls
+        del self.path[:-_MOST_BEFORE_GAP]
+        self.path.append(calls)
         if calls.gaps:
             self.may_begin_gap()
         elif known is None and _is_mark(key, "annotation_begin"):
@@ -76,17 +83,18 @@ class OperatorHistory:
         running = running_after(events, self.last.running)
         calls = self._gaps.get((key, events, running))
         if calls is None or not calls.is_gap:
-            calls = TapedCalls(events, running, self.last, is_gap=True)
+            calls = TapedCalls(events, running, is_gap=True)
             self._gaps[key, events, running] = calls
             self.num_gaps += 1
         # Before a mark, which the timeline has by itself, only what is no op may be missing.
         self.has_new_gaps = self.has_new_gaps or not _is_mark(key)
-        earlier, distance = self.last, 1
-        while earlier.before is not None and any(not token.is_node for token in earlier.running):
-            earlier, distance = earlier.before, distance + 1
-        earlier.gaps = [*earlier.gaps, (calls, distance)]
+        for distance, earlier in enumerate(reversed(self.path), start=1):
+            if all(token.is_node for token in earlier.running):
+                earlier.gaps = [*earlier.gaps, (calls, distance)]
+                break
         self._alike, self._num_alike = None, 0
         self.last.following[key] = self.last = self._latest[key] = calls
+        self.path.append(calls)
         return calls
 
     def may_begin_gap(self) -> bool:
@@ -133,7 +141,7 @@ class OperatorHistory:
 
     def _new(self, events: tuple[CallEvent, ...], running: tuple[CallToken, ...]) -> TapedCalls:
         is_empty = not events and not self.num_gaps  # else it may be behind what is missing
-        return TapedCalls(events, running, self.last, is_empty=is_empty)
+        return TapedCalls(events, running, is_empty=is_empty)
 
 
 def _is_mark(key: Key, kind: str | None = None) -> bool:

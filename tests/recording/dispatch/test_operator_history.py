@@ -85,6 +85,14 @@ class Transformer(nn.Module):
         return functional.cross_entropy(out.flatten(0, 1), tokens.flatten())
 
 
+class Autocast(Transformer):
+    """Copies of weights in halves, whose gradients are copied in nodes of their own."""
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cuda", torch.bfloat16):
+            return super().forward(tokens)
+
+
 class Unrolled(nn.Module):
     """A loop without modules, and images through blocks that differ."""
 
@@ -134,7 +142,7 @@ def operators_of(make: Callable[[], nn.Module]) -> list[list[Operator]]:
     return found
 
 
-@pytest.mark.parametrize("model", [Transformer, Unrolled])
+@pytest.mark.parametrize("model", [Transformer, Autocast, Unrolled])
 def test_steps_show_the_operators_that_they_would_show_if_all_were_followed(
     model: Callable[[], nn.Module], monkeypatch: pytest.MonkeyPatch
 ) -> None:
