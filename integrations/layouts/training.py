@@ -1,5 +1,6 @@
 """Trains a language model in one layout over many GPUs: PyTorch's FSDP2, tensor, context and expert
-parallelism and pipelining. `neusight plan --model` writes it with MODEL and LAYOUT filled in; run it by torchrun.
+parallelism and pipelining. `neusight plan --model` writes it with MODEL and LAYOUT filled in; run
+it by torchrun.
 
 The data are random tokens: put your own loader into `batches`, and your schedule of learning rates
 beside the optimizer.
@@ -218,9 +219,9 @@ def share_sequence(
 ) -> AbstractContextManager[None]:
     """While open, each rank of `mesh` has its part of every sequence of `tokens`, and attention
     passes keys and values round (context parallelism)."""
-    buffers = [*tokens, *(stage.places for stage in stages)]
-    shared: Any = context_parallel
-    found: AbstractContextManager[None] = shared(mesh, buffers=buffers, buffer_seq_dims=[1] * len(buffers))
+    buffers: list[Any] = [*tokens, *(stage.places for stage in stages)]
+    shared: Any = context_parallel(mesh, buffers=buffers, buffer_seq_dims=[1] * len(buffers))
+    found: AbstractContextManager[None] = shared
     return found
 
 
@@ -447,7 +448,10 @@ def _schedule(stages: list[nn.Module], mesh: DeviceMesh, number: int, times: int
 
 
 def _pipelined(
-    schedule: Any, stages: list[nn.Module], mesh: DeviceMesh, source: Iterator[tuple[Tensor, Tensor]]
+    schedule: Any,
+    stages: list[nn.Module],
+    mesh: DeviceMesh,
+    source: Iterator[tuple[Tensor, Tensor]],
 ) -> Tensor | None:
     tokens, targets = next(source)
     number = mesh["pipeline"].get_local_rank()
