@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 #: Of a kernel that moves bytes: "contiguous" where one flat loop takes several elements at once,
 #: "scalar" where it takes one at a time, as it computes indices or casts but neighbours stay
@@ -14,9 +17,9 @@ Pass = Literal["forward", "data_gradient", "weight_gradient"]
 
 #: Which of its class a kernel is: of attention the library, of norms and softmax the kind. Batch
 #: norm's sums and statistics pass over their input once, what joins those of several GPUs does not.
-#: "cudnn_9_1": a convolution of groups by a cuDNN before 9.8; "cudnn_9_10": one in three dimensions
-#: by a cuDNN of 9.8 to 9.14; "dilated": one with a dilation; "fastest": one whose algorithm was
-#: found by trial (torch.backends.cudnn.benchmark).
+#: "cudnn_9_1": a convolution of groups or in three dimensions by a cuDNN before 9.8; "dilated": one
+#: with a dilation; "fastest": one whose algorithm was found by trial
+#: (torch.backends.cudnn.benchmark).
 #: Products whose weight is unpacked inside the kernel, by the rows that share one unpacked weight:
 #: "packed_tiles" up to 64 (Marlin, CUTLASS), "packed_16_rows" (tinygemm), "packed_rows" one.
 #: All-reduces in which each rank reads the others' memory: "one_shot" all of it, "two_shot" a part
@@ -59,7 +62,6 @@ Variant = Literal[
     "state_space",
     "pool",
     "cudnn_9_1",
-    "cudnn_9_10",
     "dilated",
     "fastest",
     "fused",
@@ -196,6 +198,18 @@ class CollectiveSize(NamedTuple):
 
 
 Size = GemmSize | ConvolutionSize | AttentionSize | RowsSize | CollectiveSize
+
+
+class KernelTraits(TypedDict, total=False):
+    """Those fields of a `Kernel` that most kernels leave as they are."""
+
+    variant: Variant
+    is_backward: bool
+    scatters: bool
+    selects: bool
+    along_columns: bool
+    bytes_read_again: int
+    num_instructions: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,13 +421,7 @@ class Kernel:
         flops: int | None = None,
         out_dtype: str | None = None,
         layout: Layout = "contiguous",
-        variant: Variant = "",
-        is_backward: bool = False,
-        scatters: bool = False,
-        selects: bool = False,
-        along_columns: bool = False,
-        bytes_read_again: int = 0,
-        num_instructions: int = 0,
+        **traits: Unpack[KernelTraits],
     ) -> Kernel:
         """A kernel bound by memory, of any class but products, attention and collectives."""
         _require_sizes(
@@ -430,13 +438,7 @@ class Kernel:
             bytes_read=bytes_read,
             bytes_written=bytes_written,
             layout=layout,
-            variant=variant,
-            is_backward=is_backward,
-            scatters=scatters,
-            selects=selects,
-            along_columns=along_columns,
-            bytes_read_again=bytes_read_again,
-            num_instructions=num_instructions,
+            **traits,
         )
 
     @classmethod

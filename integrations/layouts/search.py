@@ -69,14 +69,14 @@ def find_layouts(
     spread: Spread,
     *,
     run_whole: RunWhole | None = None,
-    tell: Callable[[str], object] = lambda text: None,
+    report: Callable[[str], object] = lambda text: None,
 ) -> Found:
     """Looks at all layouts, and runs the best few whole. `spread` does the same work on many items
-    at once; `tell` is called with what each record came to."""
+    at once; `report` is called with what each record came to."""
     layouts = _layouts(request)
     records: dict[BlockOf, BlockRecord] = {}
     problems: dict[str, None] = {}
-    record = partial(_record, request, spread, records, problems, tell)
+    record = partial(_record, request, spread, records, problems, report)
     offloaded = [replace(one, offload=True) for one in layouts if one.pipeline == 1]
     pairs = list(itertools.product(request.gpus, [*layouts, *offloaded]))
     pairs = [(gpu, one) for gpu, one in pairs if _fits(least_bytes(one, request.shape), gpu)]
@@ -94,7 +94,7 @@ def find_layouts(
     prices = sorted(_priced(pricers, fitting, records), key=_order)
     if run_whole is not None:
         price = partial(_like, pricers, records)
-        prices = _with_runs(request, spread, run_whole, price, prices, problems, tell)
+        prices = _with_runs(request, spread, run_whole, price, prices, problems, report)
     count = len(layouts) * len(request.gpus)
     return Found(
         tuple(prices),
@@ -147,7 +147,7 @@ def _record(
     spread: Spread,
     records: dict[BlockOf, BlockRecord],
     problems: dict[str, None],
-    tell: Callable[[str], object],
+    report: Callable[[str], object],
     keys: Set[BlockOf],
 ) -> None:
     """Records the blocks that are not there yet."""
@@ -156,11 +156,11 @@ def _record(
         title = wanted[position].title
         if isinstance(found, BlockRecord):
             records[wanted[position]] = found
-            tell(f"recorded {title}")
+            report(f"recorded {title}")
         else:
             why = getattr(found, "failure", found)
             problems[f"{title}: {why}"] = None
-            tell(f"failed: {title}: {why}")
+            report(f"failed: {title}: {why}")
 
 
 def _recorded(request: SearchRequest, wanted: BlockOf) -> BlockRecord | str:
@@ -210,7 +210,7 @@ def _with_runs(
     price: Callable[[LayoutPrice, Layout], LayoutPrice],
     prices: list[LayoutPrice],
     problems: dict[str, None],
-    tell: Callable[[str], object],
+    report: Callable[[str], object],
 ) -> list[LayoutPrice]:
     """The prices, of which the best few are as their scripts run whole, in the order of that.
 
@@ -222,7 +222,7 @@ def _with_runs(
         one, few = asked[position], short[position]
         if isinstance(ran, float):
             corrected[one] = one.corrected(ran / few.step_us)
-            tell(f"ran {few.layout.title} whole: {corrected[one].correction:+.1%}")
+            report(f"ran {few.layout.title} whole: {corrected[one].correction:+.1%}")
         else:
             why = getattr(ran, "failure", ran)
             problems[f"{one.layout.title} was not run whole: {why}"] = None

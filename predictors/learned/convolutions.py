@@ -237,6 +237,19 @@ _FORMS: tuple[_Column, ...] = (
     ("is_bf16", lambda seen: _flags([one.dtype == "bfloat16" for one in seen.kernels])),
 )
 
+#: cuDNN's and torch's own of groups, on GPUs with TF32.
+GROUPS_FEATURES: Features[_Convolutions] = Features(
+    (
+        *_COLUMNS,
+        *_FORMS,
+        ("is_fastest", lambda seen: _flags([one.variant == "fastest" for one in seen.kernels])),
+        ("is_tf32", lambda seen: _flags([one.compute == "tf32" for one in seen.kernels])),
+        ("log_taps_area", lambda seen: _log(seen.taps.prod(axis=0))),
+        ("log_area", lambda seen: _log(seen.output.prod(axis=0))),
+    ),
+    _convolutions_of,
+)
+
 #: MIOpen.
 MIOPEN_FEATURES: Features[_Convolutions] = Features(
     (

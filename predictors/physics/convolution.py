@@ -119,7 +119,7 @@ _SHARED_LANES_VOLUME_SHARE = 0.145
 _MIOPEN_GRADIENT_FACTOR = 1.7
 
 #: Time of gradients without a stride in three dimensions over that of tensor cores elsewhere: where
-#: lanes are shared, and from Hopper on under a cuDNN of 9.8 to 9.14. data/kernelbench, even half:
+#: lanes are shared, and from Hopper on under a cuDNN since 9.8. data/kernelbench, even half:
 #: L40S 0.8-3.1, H100 with torch 2.9 1.6-4.5 (5 shapes each; 1.0-1.4 with torch 2.5).
 _SHARED_LANES_VOLUME_FACTOR = 2.0
 _SLOW_VOLUME_FACTOR = 2.8
@@ -392,7 +392,7 @@ def _nhwc_grouped_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
     size = _size_of(kernel)
     if not _is_direct(kernel):
         ordinary = _ordinary_timing(kernel, gpu)
-        lanes = gpu.peak_flops("fp32") * (0.5 if _shares_lanes(gpu) else 1.0)
+        lanes = gpu.peak_flops("fp32") * (0.5 if shares_lanes(gpu) else 1.0)
         is_old = kernel.variant == "cudnn_9_1"
         share = _OLD_NHWC_GROUPED_SHARE if is_old else _NHWC_GROUPED_SHARE
         time_us = kernel.flops * 1e6 / (lanes * share)
@@ -482,9 +482,9 @@ def _is_product(size: ConvolutionSize) -> bool:
 
 
 def _volume_factor(kernel: Kernel, gpu: GPU) -> float:
-    if _shares_lanes(gpu):
+    if shares_lanes(gpu):
         return _SHARED_LANES_VOLUME_FACTOR
-    is_slow = kernel.variant == "cudnn_9_10" and gpu.compute_capability >= _ANY_COLUMNS_SINCE
+    is_slow = kernel.variant != "cudnn_9_1" and gpu.compute_capability >= _ANY_COLUMNS_SINCE
     return _SLOW_VOLUME_FACTOR if is_slow else 1.0
 
 
@@ -565,14 +565,14 @@ def _ordinary_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
 
 def _ordinary_share(size: ConvolutionSize, gpu: GPU) -> float:
     if _is_gradient(size, is_strided=True):
-        if not _shares_lanes(gpu):
+        if not shares_lanes(gpu):
             return _STRIDED_GRADIENT_SHARE
         return _SHARED_LANES_VOLUME_SHARE if len(size.kernel) > 2 else _SHARED_LANES_SHARE
     is_volume = len(size.kernel) > 2 and size.direction == "forward"
     return _ORDINARY_VOLUME_SHARE if is_volume else _ORDINARY_SHARE
 
 
-def _shares_lanes(gpu: GPU) -> bool:
+def shares_lanes(gpu: GPU) -> bool:
     """Whether half of the FP32 lanes serve integers too (GA10x, Ada, consumer Blackwell)."""
     major, minor = gpu.compute_capability
     return gpu.vendor == "nvidia" and ((major == 8 and minor > 0) or major == 12)

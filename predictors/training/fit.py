@@ -128,6 +128,16 @@ RECIPES: dict[str, Recipe] = {
         jitter=0.1,
         num_folds=5,
     ),
+    "convolution_groups": Recipe(
+        ("convolution",),
+        hidden=(128, 128),
+        bound=3.0,
+        epochs=120,
+        batch_rows=128,
+        unseen_epochs=40,
+        unseen_batch_rows=256,
+        jitter=0.1,
+    ),
     "convolution_miopen": Recipe(
         ("conv",),
         bound=4.0,
@@ -606,7 +616,7 @@ def _spreads_on(network: Network, rows: Sequence[Rows], name: str) -> Floats:
 def _within(
     progress: Callable[[float], None], start: float, share: float
 ) -> Callable[[float], None]:
-    """Tells a part's progress as that of the whole."""
+    """Reports a part's progress as that of the whole."""
     return lambda done: progress(start + share * done)
 
 

@@ -126,15 +126,15 @@ def test_a_gradient_with_stride_and_dilation_passes_over_all_taps_on_hopper() ->
     assert gradient_us("dilated", "A100") == gradient_us("", "A100")
 
 
-def test_gradients_of_volumes_are_slow_on_hopper_under_the_cudnn_of_torch_2_9() -> None:
+def test_gradients_of_volumes_are_slow_on_hopper_since_cudnn_9_8() -> None:
     def volume_us(variant: Variant, name: str) -> float:
         size = gradient(64, 32, stride=1, rank=3)
         kernel = Kernel.convolution(size, dtype="float32", compute="tf32", variant=variant)
         [timing] = convolution_timings([kernel], find_gpu(name), sustained=False)
         return timing.time_us
 
-    assert volume_us("cudnn_9_10", "H100") > 2 * volume_us("", "H100")
-    assert volume_us("cudnn_9_10", "A100") == volume_us("", "A100")
+    assert volume_us("", "H100") > 2 * volume_us("cudnn_9_1", "H100")
+    assert volume_us("", "A100") == volume_us("cudnn_9_1", "A100")
 
 
 def test_groups_of_channels_last_images_are_slow_under_the_cudnn_of_torch_2_5() -> None:
@@ -203,10 +203,10 @@ def test_a_thread_of_cudnns_depthwise_kernels_computes_two_channels_of_16_bits(
     size = ConvolutionSize(64, 32, 32, 32, image, result, (3, 3), (stride, stride), direction)
     kernel = Kernel.convolution(size, dtype="float16", layout="channels_last")
 
-    [estimate] = predict([kernel], "H100")
+    [timing] = convolution_timings([kernel], find_gpu("H100"), sustained=True)
 
     expected = share * 64 * 32 * math.prod(result) * (40 + 9 * 10) / (128 * 132 * 1755)
-    assert estimate.latency_us == pytest.approx(expected, rel=0.12)
+    assert timing.time_us == pytest.approx(expected, rel=0.12)
 
 
 def test_depthwise_is_far_from_peak() -> None:

@@ -128,7 +128,7 @@ def plan_layouts(options: argparse.Namespace, gpu_names: list[str]) -> int:
             request,
             in_processes,
             run_whole=partial(_run_whole, options, request),
-            tell=_told(options),
+            report=_reporter(options),
         )
     names = tuple(gpu.name for gpu in request.gpus)
     script = options.script if found.prices else None
@@ -225,9 +225,9 @@ def _world_sizes(text: str) -> list[int]:
     return [int(word) for word in words]
 
 
-def _told(options: argparse.Namespace) -> Callable[[str], None]:
-    def tell(text: str) -> None:
+def _reporter(options: argparse.Namespace) -> Callable[[str], None]:
+    def report(text: str) -> None:
         if not options.quiet:
             print(f"neusight: {text}", file=sys.stderr, flush=True)
 
-    return tell
+    return report

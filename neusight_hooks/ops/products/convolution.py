@@ -34,9 +34,9 @@ _HALF = ("float16", "bfloat16")
 
 _NOT_DILATED = (1,)
 
-#: Releases of torch that come with a cuDNN of 9.8 to 9.14, which torch calls broken in three
-#: dimensions (use_cudnn in ATen/native/Convolution.cpp).
-_SLOW_VOLUMES = ((2, 8), (2, 9))
+#: First release of torch with a cuDNN of 9.8 or newer, whose kernels of groups and of three
+#: dimensions are others.
+_NEW_CUDNN = (2, 8)
 
 
 def compute_for_convolution(dtype: str, math: MathMode) -> str:
@@ -181,14 +181,10 @@ def _needs_transforms(size: ConvolutionSize, dtype: str, channels_last: bool) ->
 
 
 def _variant(size: ConvolutionSize, math: MathMode, dilation: Sequence[int]) -> Variant:
-    oldest, newest = _SLOW_VOLUMES
-    is_slow_volume = len(size.kernel) == 3 and oldest <= math.torch <= newest
-    is_strided_gradient = size.direction == "data_gradient" and product(size.stride) > 1
-    if max(dilation) > 1 and (is_strided_gradient or not is_slow_volume):
+    if max(dilation) > 1:
         return "dilated"
-    if is_slow_volume:
-        return "cudnn_9_10"
-    if 1 < size.groups < size.in_channels and math.torch < oldest and not math.miopen:
+    has_groups = 1 < size.groups < size.in_channels
+    if (has_groups or len(size.kernel) == 3) and math.torch < _NEW_CUDNN and not math.miopen:
         return "cudnn_9_1"
     return "fastest" if math.cudnn_benchmark else ""
 

@@ -25,8 +25,8 @@ def data_hash(folder: str | Path, names: Sequence[str]) -> str:
     """Twelve hex digits of the bytes of those tables; for provenance."""
     digest = hashlib.sha256()
     for name in names:
-        path = found_table(Path(folder), name)
-        if path is not None:
+        path = found_table(Path(folder), name) or Path(folder) / f"{name}.csv.gz"
+        if path.exists():
             digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 
