@@ -147,8 +147,12 @@ def recorded_block(source: str, of: BlockOf, *, sequence: int, gpus_per_node: in
     from neusight.integrations.layouts import training
 
     kept, ranks = _KeptBytes(), of.ranks
-    on = {"world_size": ranks, "gpus_per_node": min(ranks, gpus_per_node)} if ranks > 1 else {}
-    with neusight.forecast_on(of.gpu, with_modules=True, **on) as forecast:
+    with neusight.forecast_on(
+        of.gpu,
+        world_size=ranks if ranks > 1 else None,
+        gpus_per_node=min(ranks, gpus_per_node) if ranks > 1 else None,
+        with_modules=True,
+    ) as forecast:
         stage, vocabulary, mesh = _stage(source, of, sequence)
         name = training.blocks_name(stage)
         kept.watch(stage.get_submodule(name)[0])

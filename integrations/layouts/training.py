@@ -97,6 +97,8 @@ class DecoderStage(nn.Module):
     """Some layers of a decoder of transformers: the first takes token ids, the last gives
     logits. `sequence_ranks` share the sequence between layers."""
 
+    places: Tensor | None
+
     def __init__(self, model: nn.Module, blocks: range) -> None:
         super().__init__()
         decoder: Any = model.get_submodule(blocks_name(model).rpartition(".")[0])
@@ -225,7 +227,7 @@ def share_sequence(
     return found
 
 
-def experts_of(module: nn.Module) -> dict[str, nn.Module]:
+def experts_of(module: nn.Module) -> dict[str, Any]:
     """The modules that hold experts as transformers does, each weight for all of them."""
     return {
         name: found
@@ -236,8 +238,7 @@ def experts_of(module: nn.Module) -> dict[str, nn.Module]:
 
 def split_experts(stage: nn.Module, mesh: DeviceMesh) -> None:
     """Expert parallelism: each rank holds some of the experts, and tokens travel to them."""
-    for experts in experts_of(stage).values():
-        module: Any = experts
+    for module in experts_of(stage).values():
         forward, total = module.forward, module.num_experts
         module.num_experts //= mesh.size()
         for name, weight in list(module.named_parameters(recurse=False)):
