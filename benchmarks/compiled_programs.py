@@ -271,11 +271,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="a line for each program")
     parser.add_argument("--recordings", type=Path, default=RECORDINGS)
     parser.add_argument("--csv", type=Path, help="write a row for each program")
-    ratchet.add_arguments(parser)
-    options = parser.parse_args()
-    if not kernelbench.DATA.exists():
-        print(f"skipped: there are no measured programs at {kernelbench.DATA}")
-        return 0
+    options = ratchet.parsed(parser, kernelbench.DATA, "measured programs")
     found, missing = measured_rows(options)
     if not found:
         print("no such program")

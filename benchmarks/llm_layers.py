@@ -231,11 +231,7 @@ def main() -> int:
     parser.add_argument("--op", default="", help="only this layer")
     parser.add_argument("--sustained", action="store_true", help="at the clocks of long runs")
     parser.add_argument("--list", action="store_true", help="a line for each case")
-    ratchet.add_arguments(parser)
-    options = parser.parse_args()
-    if not DATA.exists():
-        print(f"skipped: there are no measured layers at {DATA}")
-        return 0
+    options = ratchet.parsed(parser, DATA, "measured layers")
     groups: dict[str, list[tuple[float, float]]] = {}
     all_pairs = []
     predictor = "tiled" if options.sustained else "tiled_burst"

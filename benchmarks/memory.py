@@ -251,10 +251,9 @@ def _line(result: Result) -> str:
     measured = f"{case.mib:12.3f}" if is_measured else f"{'':12}"
     error = f"{result.error:+8.2%}" if is_measured else f"{'':8}"
     return (
-        f"{case.program:<27} {settings[:44]:<44} {case.gpu[:16]:<16} {case.metric:<9}"
-        f" {measured} {result.forecast:12.3f} {error}"
-        f"  {result.memory.verdict}{', ran out' if case.ran_out else ''}"
-        f""
+        f"{case.program:<27} {settings[:44]:<44} {case.gpu[:16]:<16} {case.metric:<9} {measured} "
+        f"{result.forecast:12.3f} {error}  "
+        f"{result.memory.verdict}{', ran out' if case.ran_out else ''}"
     )
 
 

@@ -296,11 +296,7 @@ def main() -> int:
     parser.add_argument("--kernels", action="store_true", help="the kernels of each case too")
     parser.add_argument("--recordings", type=Path, default=RECORDINGS)
     parser.add_argument("--csv", type=Path, help="write a row for each case")
-    ratchet.add_arguments(parser)
-    options = parser.parse_args()
-    if not kernelbench.DATA.exists():
-        print(f"skipped: there are no measured programs at {kernelbench.DATA}")
-        return 0
+    options = ratchet.parsed(parser, kernelbench.DATA, "measured programs")
     results = []
     for case in cases():
         if options.gpu.lower() not in case.gpu.lower() or options.only not in name_of(case):

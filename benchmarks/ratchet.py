@@ -148,10 +148,18 @@ def _figures(score: Score) -> dict[str, float]:
     return {name: value for name, value in asdict(score).items() if value is not None}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options that every benchmark with a ratchet has."""
+def parsed(
+    parser: argparse.ArgumentParser, data: Path = STORED, what: str = "scores"
+) -> argparse.Namespace:
+    """The options, with those that every benchmark with a ratchet has; where what it scores is not
+    there, the command ends."""
     parser.add_argument("--update", action="store_true", help="store the scores")
     parser.add_argument("--table", action="store_true", help="all groups, with bias and intervals")
+    options = parser.parse_args()
+    if not data.exists():
+        print(f"skipped: there are no {what} at {data}")
+        parser.exit()
+    return options
 
 
 def judged(source: str, rows: Iterable[Row], options: argparse.Namespace) -> int:
@@ -174,12 +182,7 @@ def judged(source: str, rows: Iterable[Row], options: argparse.Namespace) -> int
 
 def run(source: str, description: str | None, data: Path, rows: Callable[[], Iterable[Row]]) -> int:
     """The command of a benchmark that does no more than score a source."""
-    parser = argparse.ArgumentParser(description=description)
-    add_arguments(parser)
-    options = parser.parse_args()
-    if not data.exists():
-        print(f"skipped: there are no measurements at {data}")
-        return 0
+    options = parsed(argparse.ArgumentParser(description=description), data, "measurements")
     return judged(source, rows(), options)
 
 
@@ -200,8 +203,7 @@ def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("source", nargs="*", metavar="SOURCE", help=", ".join(SOURCES))
-    add_arguments(parser)
-    options = parser.parse_args()
+    options = parsed(parser)
     unknown = sorted(set(options.source) - set(SOURCES))
     if unknown:
         parser.error(f"unknown source {unknown[0]!r}; known: {', '.join(SOURCES)}")

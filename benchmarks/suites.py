@@ -88,11 +88,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--suite", action="append", choices=SUITES, help="only this one")
     parser.add_argument("--recordings", type=Path)
-    ratchet.add_arguments(parser)
-    options = parser.parse_args()
-    if not DATA.exists():
-        print(f"skipped: there are no measured programs at {DATA}")
-        return 0
+    options = ratchet.parsed(parser, DATA, "measured programs")
     found: list[ratchet.Row] = []
     texts: dict[str, str] = {}
     for name in options.suite or SUITES:

@@ -277,11 +277,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="a line for each case")
     parser.add_argument("--torchvision", type=Path, help="folder of an unpacked wheel")
     parser.add_argument("--recordings", type=Path, default=RECORDINGS)
-    ratchet.add_arguments(parser)
-    options = parser.parse_args()
-    if not DATA.exists():
-        print(f"skipped: there are no measured steps at {DATA}")
-        return 0
+    options = ratchet.parsed(parser, DATA, "measured steps")
     find_torchvision(options.torchvision)
     results = []
     for case in sorted(cases(), key=lambda case: (case.program, case.gpu)):

@@ -5,15 +5,6 @@ from __future__ import annotations
 from neusight.recording.recording import Recording
 from neusight.recording.tape import RunawayLoop
 
-__all__ = [
-    "FAILURE_OPTION",
-    "OUT_OF_MEMORY_OPTION",
-    "failure_of",
-    "failure_options",
-    "failure_text",
-    "ran_out",
-]
-
 #: Names in `Recording.options`: what ended the program, and whether that was the GPU's memory.
 FAILURE_OPTION, OUT_OF_MEMORY_OPTION = "failure", "out_of_memory"
 

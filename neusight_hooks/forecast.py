@@ -438,9 +438,8 @@ class Forecast:
                 return recording, ()
         if ran_out(self.recording):
             raise ForecastStateError(
-                f"The program ended where it ran out of the memory of {self.gpu.name}, so what "
-                "it does after that is not "
-                f"known. Record it again: forecast_on({target.name!r})."
+                f"The program ended where it ran out of the memory of {self.gpu.name}, so what it "
+                f"does after that is not known. Record it again: forecast_on({target.name!r})."
             )
         for recording in (self.recording, *self._recordings[1:]):
             _require_same_results(recording, target)

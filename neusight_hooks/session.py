@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import CodeType, FrameType, TracebackType
-from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 from neusight.compatibility.releases import refuse_platform
 from neusight.compatibility.torch_internals import error_of_missing_name
@@ -190,13 +190,8 @@ class Session:
         self._caller = self._caller or _caller_of(sys._getframe(1))
         return self.open()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.record_failure(kind, error, traceback)
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        self.record_failure(error)
         self.close()
 
     def open(self) -> OpenForecast:
@@ -338,12 +333,7 @@ class Session:
     def _on_query(self, device_query: str, answer: object) -> None:
         self._queries[device_query] = repr(answer)
 
-    def record_failure(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def record_failure(self, error: BaseException | None) -> None:
         """Keeps what ended the program early, if anything but the user did."""
         if not self.interrupts.count:
             self._failure = failure_options(error)
@@ -528,15 +518,10 @@ class forecast_on:  # a context manager reads as a verb
                 self._elsewhere.give_up()
             raise
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         session, self._session = self._session, None
         assert session is not None
-        session.record_failure(kind, error, traceback)
+        session.record_failure(error)
         session.close()
         if self._elsewhere is not None:
             if self._elsewhere.is_child:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 #: Of a kernel that moves bytes: "contiguous" where one flat loop takes several elements at once,
 #: "scalar" where it takes one at a time, as it computes indices or casts but neighbours stay
@@ -200,6 +203,18 @@ class CollectiveSize(NamedTuple):
 
 
 Size = GemmSize | ConvolutionSize | AttentionSize | RowsSize | CollectiveSize
+
+
+class KernelTraits(TypedDict, total=False):
+    """Those fields of a `Kernel` that most kernels leave as they are."""
+
+    variant: Variant
+    is_backward: bool
+    scatters: bool
+    selects: bool
+    along_columns: bool
+    bytes_read_again: int
+    num_instructions: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,13 +426,7 @@ class Kernel:
         flops: int | None = None,
         out_dtype: str | None = None,
         layout: Layout = "contiguous",
-        variant: Variant = "",
-        is_backward: bool = False,
-        scatters: bool = False,
-        selects: bool = False,
-        along_columns: bool = False,
-        bytes_read_again: int = 0,
-        num_instructions: int = 0,
+        **traits: Unpack[KernelTraits],
     ) -> Kernel:
         """A kernel bound by memory, of any class but products, attention and collectives."""
         _require_sizes(
@@ -434,13 +443,7 @@ class Kernel:
             bytes_read=bytes_read,
             bytes_written=bytes_written,
             layout=layout,
-            variant=variant,
-            is_backward=is_backward,
-            scatters=scatters,
-            selects=selects,
-            along_columns=along_columns,
-            bytes_read_again=bytes_read_again,
-            num_instructions=num_instructions,
+            **traits,
         )
 
     @classmethod

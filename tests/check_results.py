@@ -36,6 +36,37 @@ BEFORE = Case(
     memory=(MemoryRow("Net.0", "forward", "activation", "aten::addmm", 1, 2**30),),
     waits=(),
 )
+#: A case of many layers, with all kinds of rows.
+LAYERS = [f"Net.blocks.{number}.up" for number in range(12)]
+CASE = Case(
+    gpu="H100-SXM5-80GB",
+    program=("train.py", "--batch", "8"),
+    settings={"host": "plain"},
+    metrics={
+        "step_latency_us": 1234.5,
+        "gpu_busy_us": 1000.0,
+        "peak_memory_bytes": 12 * 512 + 1024,
+        "peak_reserved_bytes": 2 * 2**20,
+        "num_kernels": 12,
+        "num_synchronizations": 1,
+        "flops": 10**15,
+        "communication_bytes": 0,
+    },
+    bound="compute",
+    tool={"neusight": "0.1.0", "torch": "2.13.0"},
+    work="0" * 16,
+    files="1" * 16,
+    peak="aten::addmm in Net",
+    ops=tuple(
+        OpRow(module, "forward", "aten::addmm", "gemm 8x8x8 bf16", "ab", 1, 1, 100, 50)
+        for module in LAYERS
+    ),
+    memory=(
+        *(MemoryRow(m, "forward", "activation", "aten::addmm", 1, 512) for m in LAYERS),
+        MemoryRow("", "forward", "parameter", "aten::empty", 2, 1024),
+    ),
+    waits=(WaitRow("item", 'print("loss", loss.item())', 1),),
+)
 CODE = "loss.item()  # 100%, `a|b` <x>"
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from places import ROOT
+from places import ROOT, TESTS
 
 FLOORS = {
     "predictors": "neusight.predictors",
@@ -112,6 +112,62 @@ ORDER = (
     "neusight.integrations.serving",
     "neusight.integrations.cli",
 )
+#: Modules without a test file of their own, by themselves or by their package: the test that runs
+#: them together with their neighbours.
+TESTED_WITH = {
+    "neusight._version": "test_packaging.py",
+    "neusight.advice.rewriting": "advice/test_checkpoints.py",
+    "neusight.child_process": "cli/test_started_programs.py",
+    "neusight.device_queries": "test_forecast.py",
+    "neusight.exit_codes": "cli/test_main.py",
+    "neusight.fake_cuda.compiling.graphs": "fake_cuda/compiling/graphs/test_trees.py",
+    "neusight.fake_cuda.compiling.rules": "fake_cuda/compiling/test_compiler.py",
+    "neusight.fake_cuda.distributed": "fake_cuda/distributed/test_process_groups.py",
+    "neusight.fake_cuda.import_hooks": "fake_cuda/test_packages.py",
+    "neusight.fake_cuda.nvml": "fake_cuda/nvml/test_nvml.py",
+    "neusight.fake_cuda.processes": "fake_cuda/test_packages.py",
+    "neusight.fake_cuda.session": "end_to_end/test_leave_no_trace.py",
+    "neusight.fake_cuda.store.changes": "program/guard/test_view.py",
+    "neusight.fake_cuda.triton_driver": "fake_cuda/test_user_kernels.py",
+    "neusight.integrations.check": "check/test_judgement.py",
+    "neusight.integrations.check.comparing": "cli/commands/test_compare.py",
+    "neusight.integrations.check.outputs": "check/outputs/test_junit.py",
+    "neusight.integrations.cli": "cli/test_main.py",
+    "neusight.integrations.frameworks.tensorboard_repair": "frameworks/test_tensorboard.py",
+    "neusight.integrations.layouts": "layouts/test_search.py",
+    "neusight.integrations.profiles.aliases": "profiles/comparison/test_comparison.py",
+    "neusight.integrations.profiles.carrying": "profiles/carrying/test_carried.py",
+    "neusight.integrations.profiles.comparison": "profiles/comparison/test_comparison.py",
+    "neusight.integrations.profiles.reading": "profiles/reading/test_reading.py",
+    "neusight.integrations.program": "program/test_recording.py",
+    "neusight.integrations.program.errors": "cli/test_main.py",
+    "neusight.integrations.program.guard.layers": "program/guard/test_view.py",
+    "neusight.integrations.program.guard": "program/guard/test_supervisor.py",
+    "neusight.integrations.program.ranks": "program/ranks/test_side_by_side.py",
+    "neusight.integrations.report.curves": "cli/test_sweep_page.py",
+    "neusight.integrations.report": "report/test_html.py",
+    "neusight.integrations.serving": "cli/commands/test_serve.py",
+    "neusight.integrations.suites": "suites/test_evaluation.py",
+    "neusight.memory.allocator_settings": "memory/test_allocator.py",
+    "neusight.memory.encoder": "ops/products/test_encoder.py",
+    "neusight.ops.rows.rms_norm": "ops/rows/test_normalization.py",
+    "neusight.output.trace": "output/test_trace.py",
+    "neusight.predictors.errors": "predictors/test_registry.py",
+    "neusight.predictors.learned.convolutions": "learned/test_features.py",
+    "neusight.predictors.physics.communication": "physics/communication/test_collective.py",
+    "neusight.predictors.physics.memory_bound.kinds": "physics/memory_bound/test_timing.py",
+    "neusight.predictors.predictor": "predictors/test_registry.py",
+    "neusight.predictors.published": "predictors/published/test_neusight.py",
+    "neusight.predictors.training": "training/test_training.py",
+    "neusight.recording.inputs": "recording/inputs/test_batch.py",
+    "neusight.recording.repeats": "recording/repeats/test_calls.py",
+    "neusight.serving": "cli/commands/test_serve.py",
+    "neusight.startup": "cli/test_started_programs.py",
+    "neusight.stubs.catalogue": "stubs/test_finder.py",
+    "neusight.stubs.shared": "stubs/packages/test_flash_attention.py",
+    "neusight.timeline": "timeline/test_scheduler.py",
+    "neusight.timeline.operators": "timeline/operators/test_tree.py",
+}
 #: Modules at the top of a folder, beside its rooms and the list of its names.
 MOST_MODULES = 10
 #: Nine of ten functions of a room are at most this long, lines.
@@ -330,6 +386,22 @@ def test_the_tests_mirror_the_rooms() -> None:
     ]
 
     assert strangers == []
+
+
+def has_own_test(source: Source) -> bool:
+    inside = source.path.relative_to(ROOT)
+    own = Path(*inside.parts[1:-1], f"test_{inside.name}")
+    return (TESTS / own).is_file() or (TESTS / inside.parts[0] / own).is_file()
+
+
+def test_every_module_has_a_test_of_its_own_or_one_that_is_stated() -> None:
+    files = [one for one in SOURCES if not one.path.name.startswith("__")]
+    others = [one.module for one in files if not has_own_test(one)]
+
+    assert [one for one in others if not any(is_within(one, room) for room in TESTED_WITH)] == []
+    for room, test in TESTED_WITH.items():
+        assert (TESTS / test).is_file(), test
+        assert any(is_within(module, room) for module in others), f"{room} needs no entry"
 
 
 def test_imports_are_absolute_and_by_import_name() -> None:

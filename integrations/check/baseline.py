@@ -9,7 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_type_hints
@@ -17,10 +17,10 @@ from typing import Any, NamedTuple, TypeVar, get_type_hints
 from neusight.integrations.check.figures.metrics import COMPILED_METRICS, KEPT_METRICS, METRICS
 from neusight.predictors.errors import BaselineError
 from neusight.predictors.files import (
+    Fields,
     is_count,
-    is_number,
-    json_value,
     read_bytes,
+    read_json_document,
     shown,
     write_atomically,
 )
@@ -252,6 +252,7 @@ _ROWS: dict[str, type[tuple[Any, ...]]] = {
 }
 #: Entries that a case may lack.
 _OPTIONAL = ("compiling", "optimizer", "batch_source", "recording")
+_TEXTS = ("gpu", "bound", "work", "files", "peak", *_OPTIONAL[1:])
 
 
 def baseline_text(cases: Mapping[str, Case]) -> str:
@@ -284,12 +285,9 @@ def _case_text(case: Case) -> str:
     ]
     parts.insert(3, figures_text(case))
     parts.append(f'   "peak": {json.dumps(case.peak)}')
-    if case.optimizer:
-        parts.append(f'   "optimizer": {json.dumps(case.optimizer)}')
-    if case.batch_source:
-        parts.append(f'   "batch_source": {json.dumps(case.batch_source)}')
-    if case.recording:
-        parts.append(f'   "recording": {json.dumps(case.recording)}')
+    for name in _OPTIONAL[1:]:
+        if getattr(case, name):
+            parts.append(f'   "{name}": {json.dumps(getattr(case, name))}')
     rows: dict[str, list[Any]] = {
         "ops": _fold_rows(case.ops),
         "memory": _fold_rows(case.memory),
@@ -312,25 +310,23 @@ def _number(value: float) -> str:
 def read_baseline(path: Path) -> dict[str, Case]:
     """The cases of a baseline; BaselineError says what is wrong with it and where."""
     try:
-        data = read_bytes(path)
+        conflicts = _CONFLICT.search(read_bytes(path))
     except FileNotFoundError:
         raise BaselineError(
             f"There is no baseline {path}. Write it with --update (before the script, where there "
             "is one), look at it and commit it."
         ) from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise BaselineError(f"The baseline {path} cannot be read: {reason}. {_REMEDY}") from error
-    if _CONFLICT.search(data):
+    except (OSError, ValueError):
+        conflicts = None  # said below
+    if conflicts:
         raise BaselineError(
             f"The baseline {path} holds the conflict markers of a merge. Take either side and "
             "write it again with --update."
         )
-    try:
-        document = json_value(data)
-    except ValueError as error:
-        raise BaselineError(f"The baseline {path} cannot be read: {error}. {_REMEDY}") from error
-    return _cases_of(document, path)
+    cases = read_json_document(
+        path, kind="baseline", error=BaselineError, remedy=_REMEDY, version=SCHEMA_VERSION
+    ).fields("cases")
+    return {name: _case_of(name, cases.fields(name)) for name in cases.values}
 
 
 #: A line of these begins or ends what a merge could not decide.
@@ -338,111 +334,49 @@ _CONFLICT = re.compile(rb"^(<<<<<<<|>>>>>>>)", re.MULTILINE)
 _REMEDY = "Mend it, or write it again with --update."
 
 
-def _cases_of(document: Any, path: Path) -> dict[str, Case]:
-    if not isinstance(document, dict) or "cases" not in document:
-        raise BaselineError(f"{path} is not a baseline that neusight wrote.")
-    version = document.get("schema_version")
-    if version != SCHEMA_VERSION:
-        raise BaselineError(
-            f"The baseline {path} has schema version {shown(version)}, this neusight reads version "
-            f"{SCHEMA_VERSION}. Write it again with --update, or use the neusight that wrote it."
-        )
-    if not isinstance(document["cases"], dict):
-        raise BaselineError(f'{path}: "cases" must be an object, a block for each case.')
-    return {
-        name: _case_of(value, f"{path}, {shown(name)}") for name, value in document["cases"].items()
-    }
-
-
-def _case_of(value: Any, where: str) -> Case:
-    if not isinstance(value, dict):
-        raise BaselineError(f"{where}: a case must be an object.")
-    names = [item.name for item in fields(Case)]
-    missing = [name for name in names if name not in (*value, *_OPTIONAL)]
-    unknown = sorted(set(value) - set(names))
-    if missing or unknown:
-        problem = (
-            f"lacks {missing[0]!r}" if missing else f"has an unknown entry {shown(unknown[0])}"
-        )
-        raise BaselineError(f"{where} {problem}. Write it again with --update.")
-    rows = {
-        name: _rows_of(value.get(name, []), kind, f"{where}, {name}")
-        for name, kind in _ROWS.items()
-    }
+def _case_of(name: str, case: Fields) -> Case:
+    every = [item.name for item in fields(Case)]
+    case.require_only(every)
+    for entry in every:
+        if entry not in (*case.values, *_OPTIONAL):
+            case.refuse(entry, "there")
+    where = f"{case.source}, {shown(name)}"
     return Case(
-        gpu=_text(value["gpu"], f"{where}, gpu"),
-        program=tuple(_texts(value["program"], f"{where}, program")),
-        settings=_text_by_name(value["settings"], f"{where}, settings"),
-        metrics=_metrics_of(value["metrics"], f"{where}, metrics"),
-        bound=_text(value["bound"], f"{where}, bound"),
-        tool=_text_by_name(value["tool"], f"{where}, tool"),
-        work=_text(value["work"], f"{where}, work"),
-        files=_text(value["files"], f"{where}, files"),
-        peak=_text(value["peak"], f"{where}, peak"),
-        ops=_unfold_rows(rows["ops"], where),
-        memory=_unfold_rows(rows["memory"], where),
-        waits=tuple(rows["waits"]),
-        compiling=tuple(rows["compiling"]),
-        optimizer=_text(value.get("optimizer", ""), f"{where}, optimizer"),
-        batch_source=_text(value.get("batch_source", ""), f"{where}, batch_source"),
-        recording=_text(value.get("recording", ""), f"{where}, recording"),
+        **{entry: case.text(entry, default="") for entry in _TEXTS},
+        program=case.texts("program"),
+        settings=case.text_by_name("settings"),
+        metrics=_metrics_of(case.fields("metrics")),
+        tool=case.text_by_name("tool"),
+        ops=_unfold_rows(_rows_of(case, "ops"), where),
+        memory=_unfold_rows(_rows_of(case, "memory"), where),
+        waits=tuple(_rows_of(case, "waits")),
+        compiling=tuple(_rows_of(case, "compiling")),
     )
 
 
-def _metrics_of(value: Any, where: str) -> dict[str, float]:
-    if not isinstance(value, dict):
-        raise BaselineError(f"{where} must be an object of figures.")
-    found: dict[str, float] = {}
-    for metric in KEPT_METRICS:
-        if metric.name not in value:
-            if metric not in METRICS:
-                continue
-            raise BaselineError(f"{where} lacks {metric.name!r}. Write it again with --update.")
-        figure = value[metric.name]
-        if not is_number(figure) or figure < 0:
-            raise BaselineError(
-                f"{where}: {metric.name} is {shown(figure)}; it must be a number, not below 0."
-            )
-        found[metric.name] = figure
-    return found
+def _metrics_of(figures: Fields) -> dict[str, float]:
+    names = [
+        metric.name for metric in KEPT_METRICS if metric in METRICS or metric.name in figures.values
+    ]
+    for name in names:
+        figures.number(name, least=0)
+    return {name: figures.values[name] for name in names}  # counts stay counts
 
 
-def _rows_of(value: Any, kind: type[tuple[Any, ...]], where: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise BaselineError(f"{where} must be a list of rows.")
+def _rows_of(case: Fields, name: str) -> list[Any]:
+    kind = _ROWS[name]
     types = get_type_hints(kind)
-    rows = []
-    for number, row in enumerate(value, start=1):
+    rows = case.items(name, default=[])
+    for number, row in enumerate(rows):
         fits = isinstance(row, list) and len(row) == len(types)
         if not fits or not all(map(_is_entry, row, types.values())):
-            names = ", ".join(types)
-            raise BaselineError(f"{where}: row {number} is {shown(row)}; it must be [{names}].")
-        rows.append(kind(*row))
-    return rows
+            place = f"{name}[{number}]"
+            replace(case, values={place: row}).refuse(place, f"[{', '.join(types)}]")
+    return [kind(*row) for row in rows]
 
 
 def _is_entry(value: Any, annotation: object) -> bool:
-    if annotation is str:
-        return isinstance(value, str)
-    return is_count(value)
-
-
-def _text(value: Any, where: str) -> str:
-    if not isinstance(value, str):
-        raise BaselineError(f"{where} is {shown(value)}; it must be a text.")
-    return value
-
-
-def _texts(value: Any, where: str) -> list[str]:
-    if not isinstance(value, list):
-        raise BaselineError(f"{where} is {shown(value)}; it must be a list of texts.")
-    return [_text(item, where) for item in value]
-
-
-def _text_by_name(value: Any, where: str) -> dict[str, str]:
-    if not isinstance(value, dict):
-        raise BaselineError(f"{where} is {shown(value)}; it must be an object of texts.")
-    return {name: _text(item, where) for name, item in value.items()}
+    return isinstance(value, str) if annotation is str else is_count(value)
 
 
 # -- writing -------------------------------------------------------------------------------------

@@ -311,8 +311,7 @@ def _notes(before: Case, after: Observation, num_moved: int) -> tuple[str, ...]:
     if not before.adds_up:
         notes.append(
             "the baseline's rows do not add up to its figures (edited by hand?), so the listed "
-            "causes may be "
-            "incomplete; --update writes both again"
+            "causes may be incomplete; --update writes both again"
         )
     notes += [*_intake_notes(before, after.case), *_compiled_notes(before, after.case)]
     if num_moved:

@@ -274,7 +274,7 @@ class Forecaster:
         """Remembers a forecast whose block has ended, for budgets and the summary."""
         self.forecasts.append(found)
         if found.recording.num_ops:
-            _tell(self._item, found)
+            _report(self._item, found)
 
 
 class _KeptBlock:
@@ -302,12 +302,7 @@ class _KeptBlock:
         self._forecast = self._block.open(caller=caller, folder=self._folder)
         return self._forecast
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         with warnings.catch_warnings():
             if self._is_judged:  # a budget without CUDA work fails anyway, and says so
                 from neusight.session import NoCudaWorkWarning
@@ -560,7 +555,7 @@ def _judge_budgets(item: pytest.Item, budgets: list[_Budget], forecasts: list[Fo
         raise RegressionError("\n".join(found_problems))
 
 
-def _tell(item: pytest.Item, found: Forecast) -> None:
+def _report(item: pytest.Item, found: Forecast) -> None:
     from neusight.predictors.formatting import amount_text
     from neusight.predictors.terminal_text import printable
 

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from collections import deque
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from neusight.integrations.cli.hints import no_cuda_hint
-from neusight.integrations.program.forecasting import ProgramForecast
-from neusight.integrations.program.fresh_process import FreshProcess
-from neusight.integrations.program.options import ProgramOptions
-from neusight.integrations.program.program import Program
-from neusight.integrations.program.progress.reporting import reporting_work
-from neusight.integrations.report.side_by_side import fits_cell, lay_side_by_side, text_table
+from neusight.integrations.report.side_by_side import SideBySideRow, fits_cell, text_table
 from neusight.memory.spread import MemoryVerdict
-from neusight.predictors.errors import NeusightError, OptionError
+from neusight.predictors.errors import OptionError
 from neusight.predictors.formatting import milliseconds_text
-from neusight.predictors.gpu import GPU
 from neusight.predictors.terminal_text import printable
 
 #: Raised when the form of the document changes.
@@ -94,6 +84,12 @@ class SweepPoint:
     tpot_us: float | None = None
     failure: str = ""
 
+    @classmethod
+    def of(cls, value: str, row: SideBySideRow) -> SweepPoint:
+        """The value's figures on one GPU."""
+        own = {field.name for field in fields(cls)}
+        return cls(value, **{name: item for name, item in vars(row).items() if name in own})
+
     def rate(self, unit: str) -> float | None:
         """How many of the unit a second: "tokens/s", "samples/s" or "steps/s"; None: not known."""
         if unit == _STEPS:
@@ -153,76 +149,6 @@ def with_argument(arguments: Sequence[str], name: str, value: str) -> tuple[str,
 def _spellings(name: str) -> set[str]:
     spellings = {f"--{name}", f"--{name.replace('-', '_')}", f"--{name.replace('_', '-')}"}
     return spellings | {f"-{name}"} if len(name) == 1 else spellings
-
-
-def swept(
-    sweep: Sweep,
-    program: Program,
-    gpus: Sequence[GPU],
-    options: ProgramOptions,
-    *,
-    prices: Mapping[str, float],
-    quiet: bool = False,
-) -> list[SweepPoint]:
-    """A point for each value and GPU, in order. Each value runs in a process of its own, two at a
-    time where there are cores; unless `quiet`, standard error shows how many have ended.
-    """
-    at_once = max(1, min(2, os.cpu_count() or 1))
-    points: list[SweepPoint] = []
-    num_done = 0
-
-    def words() -> str:
-        return f"{sweep.argument}: {num_done} of {len(sweep.values)} done"
-
-    with reporting_work(words, quiet=quiet) as show, ExitStack() as processes:
-        # Ctrl-C ends all of them: none goes on.
-        running: deque[tuple[str, Program, FreshProcess]] = deque()
-        waiting = deque(sweep.values)
-        while waiting or running:
-            while waiting and len(running) < at_once:
-                value = waiting.popleft()
-                arguments = with_argument(program.arguments, sweep.argument, value)
-                varied = replace(program, arguments=arguments)
-                process = processes.enter_context(FreshProcess(varied, gpus[0], options))
-                running.append((value, varied, process))
-            value, varied, process = running.popleft()
-            process.await_end(show)
-            points += _points(value, _SweptWork(varied, gpus, options, prices), process)
-            num_done += 1
-    return points
-
-
-@dataclass(frozen=True)
-class _SweptWork:
-    """What is to be known of one value: the program with it, on which GPUs, at what prices."""
-
-    program: Program
-    gpus: Sequence[GPU]
-    options: ProgramOptions
-    prices: Mapping[str, float]
-
-
-def _points(value: str, work: _SweptWork, process: FreshProcess) -> list[SweepPoint]:
-    try:
-        found = process.result()
-        if found.outcome.failure:
-            return [SweepPoint(value, gpu="", failure=found.outcome.failure)]
-        first = ProgramForecast.of(found, work.program, work.gpus[0], work.options)
-        if not first.forecast.recording.num_ops:
-            own = ["run", *(word for gpu in work.gpus for word in ("--gpu", gpu.name))]
-            return [SweepPoint(value, gpu="", failure=no_cuda_hint(work.program, own))]
-        forecasts = [first.forecast, *(first.on(gpu).forecast for gpu in work.gpus[1:])]
-    except NeusightError as error:
-        return [SweepPoint(value, gpu="", failure=str(error))]
-    return [
-        SweepPoint(value, **{name: row[name] for name in _TAKEN_OVER if name in row})
-        for row in lay_side_by_side(forecasts, work.prices).to_json()
-    ]
-
-
-_TAKEN_OVER = tuple(
-    name for name in SweepPoint.__dataclass_fields__ if name not in ("value", "failure")
-)
 
 
 def sweep_table(sweep: Sweep, points: Sequence[SweepPoint]) -> str:

@@ -13,7 +13,6 @@ import re
 import shlex
 import sys
 from contextlib import AbstractContextManager, nullcontext, suppress
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from neusight.integrations.program.progress.reporting import (
@@ -120,16 +119,11 @@ class NotebookCell:
             self._reporting.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> bool:
         session, self._session = self._session, None
         assert session is not None
         try:
-            session.record_failure(kind, error, traceback)
+            session.record_failure(error)
             session.close()
         finally:
             self._reporting.__exit__(None, None, None)

@@ -58,14 +58,14 @@ _Wanted = tuple[str, int, int]
 
 
 def find_layouts(
-    request: SearchRequest, spread: Spread, *, tell: Callable[[str], object] = lambda text: None
+    request: SearchRequest, spread: Spread, *, report: Callable[[str], object] = lambda text: None
 ) -> Found:
-    """Looks at all layouts. `spread` does the same work on many items at once; `tell` is called
+    """Looks at all layouts. `spread` does the same work on many items at once; `report` is called
     with what each record came to."""
     layouts = _layouts(request)
     records: dict[_Wanted, BlockRecord] = {}
     problems: dict[str, None] = {}
-    record = partial(_record, request, spread, records, problems, tell)
+    record = partial(_record, request, spread, records, problems, report)
     pairs = list(itertools.product(request.gpus, layouts))
     pairs = [(gpu, one) for gpu, one in pairs if _fits(least_bytes(one, request.shape), gpu)]
     record({(gpu.name, layout.tensor, 1) for gpu, layout in pairs})
@@ -117,7 +117,7 @@ def _record(
     spread: Spread,
     records: dict[_Wanted, BlockRecord],
     problems: dict[str, None],
-    tell: Callable[[str], object],
+    report: Callable[[str], object],
     keys: Set[_Wanted],
 ) -> None:
     """Records the blocks that are not there yet."""
@@ -128,11 +128,11 @@ def _record(
         title = f"a block on {gpu}, tensor {tensor}, {micro_batch} sequences"
         if isinstance(found, BlockRecord):
             records[wanted[position]] = found
-            tell(f"recorded {title}")
+            report(f"recorded {title}")
         else:
             why = getattr(found, "failure", found)
             problems[f"{title}: {why}"] = None
-            tell(f"failed: {title}: {why}")
+            report(f"failed: {title}: {why}")
 
 
 def _recorded(source: str, sequence: int, wanted: _Wanted) -> BlockRecord | str:

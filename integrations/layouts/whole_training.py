@@ -8,8 +8,6 @@ from typing import Any
 
 from neusight.integrations.layouts.pricing import LayoutPrice
 
-__all__ = ["TrainingTime", "WholeTraining"]
-
 #: What a failure costs beside lost work and reading the checkpoint, s: the time limit of a process
 #: group, after which the others notice (torch.distributed, NCCL), is the most of it. A prior.
 _RESTART_S = 600.0

@@ -42,7 +42,7 @@ _TAKEN_APART = frozenset({"aten::linear", "aten::contiguous", "aten::softmax", "
 _MULTI_TENSOR = ("aten::_foreach", "aten::_fused", "aten::_amp_foreach")
 
 #: Share of the kernel time from which on a reason is shown by itself.
-_TOLD = 0.01
+_NAMED_SHARE = 0.01
 
 #: Marks the calls in the recording.
 _MARK = "neusight call "
@@ -165,7 +165,7 @@ def reported_left_out(left_out_ns: Mapping[str, int], total_ns: int) -> Iterator
     """What was left out of that much kernel time and why, the most first, small parts together."""
     rest_ns = 0
     for reason, spent_ns in sorted(left_out_ns.items(), key=lambda item: (-item[1], item[0])):
-        if spent_ns < _TOLD * total_ns:
+        if spent_ns < _NAMED_SHARE * total_ns:
             rest_ns += spent_ns
         else:
             yield f"{spent_ns / total_ns:.1%} of the kernel time was left out: {reason}"

@@ -410,10 +410,8 @@ class _disk:  # a context manager reads as a place
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if isinstance(error, OSError):
             raise DataError(
-                f"{error.filename or self._folder} cannot be written:"
-                f" {error.strerror or error}. What was measured before is kept; free some space, "
-                "and the same command"
-                " continues."
+                f"{error.filename or self._folder} cannot be written: {error.strerror or error}. "
+                "What was measured before is kept; free some space, and the same command continues."
             ) from error
 
 

@@ -22,8 +22,6 @@ from neusight.predictors.errors import DataError
 from neusight.predictors.measuring.folder import Workload
 from neusight.timeline.steady import HOST_BOUND_IDLE_SHARE
 
-__all__ = ["figures_of_trace", "loaded", "measured_workload", "step_times", "trimmed", "zipped"]
-
 #: Steps before anything counts: libraries choose kernels, the allocator and the optimizer settle.
 _WARM_STEPS = 5
 #: Timed steps: as many as fit into this time, within these bounds.

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from neusight.recording.recording import Recording
     from neusight.session import Session, SessionOptions
 
-__all__ = ["recorded"]
-
 
 def recorded(program: Program, gpu: GPU, options: ProgramOptions) -> Recorded:
     """Records the program: in this process, or behind a guard in one that is its own; ranks that

@@ -123,7 +123,7 @@ def _run_inside(program: Program, session: Session, *, is_last: bool) -> None:
         undo.callback(session.close)
         session.interrupts.on_second = partial(_end_at_once, undo)
         undo.enter_context(_as_main(program))
-        undo.push(session.record_failure)
+        undo.push(lambda kind, error, traceback: session.record_failure(error))
         _execute_to_the_end(program, is_last=is_last)
 
 

@@ -10,9 +10,7 @@ from typing import Any
 
 from neusight.integrations.serving.document import SCHEMA_VERSION
 from neusight.predictors.errors import BaselineError, OptionError
-from neusight.predictors.files import is_number, json_value, read_bytes
-
-__all__ = ["BaselineChanges", "judge", "parse_tolerance", "read_result"]
+from neusight.predictors.files import is_number, read_json_document
 
 #: Figures that are judged: what they are called, where they stand, and whether less is better.
 _FIGURES: tuple[tuple[str, tuple[str, ...], bool], ...] = (
@@ -50,21 +48,19 @@ def parse_tolerance(text: str) -> float:
 
 def read_result(path: str) -> dict[str, Any]:
     """A document that `neusight serve` wrote; BaselineError."""
-    document: dict[str, Any]
-    try:
-        document = json_value(read_bytes(Path(path)))
-    except FileNotFoundError:
+    if not Path(path).exists():
         raise BaselineError(
             f"There is no baseline {path}. Write it with --update, look at it and commit it."
-        ) from None
-    except (OSError, ValueError) as error:
-        raise BaselineError(f"The baseline {path} cannot be read: {error}.") from error
-    points = document.get("points") if isinstance(document, dict) else None
-    if not isinstance(points, list) or not all(isinstance(one, dict) for one in points):
-        raise BaselineError(f"{path} is not a result that `neusight serve` wrote.")
-    if document.get("schema_version") != SCHEMA_VERSION:
-        raise BaselineError(f"{path} is of another version. Write it again with --update.")
-    return document
+        )
+    document = read_json_document(
+        path,
+        kind="result of `neusight serve`",
+        error=BaselineError,
+        remedy="Write it again with --update.",
+        version=SCHEMA_VERSION,
+    )
+    document.rows("points")
+    return dict(document.values)
 
 
 def judge(

@@ -8,8 +8,6 @@ from typing import Any
 from neusight.integrations.serving.screen import frontier_of
 from neusight.integrations.serving.service import LoadPoint, Server
 
-__all__ = ["SCHEMA_VERSION", "serving_document"]
-
 #: Raised when the form of the document changes.
 SCHEMA_VERSION = 1
 

@@ -20,8 +20,6 @@ from neusight.serving.quantization import stated_quantization
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
 
-__all__ = ["ServedModel", "recorded_model"]
-
 #: Tokens of the recorded forwards, and those in the cache before them, two numbers of each. Smaller
 #: where the model has fewer positions. So many that each expert of a mixture may get one.
 _TOKENS = (128, 256)

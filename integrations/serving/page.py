@@ -20,8 +20,6 @@ from neusight.predictors.files import write_atomically
 from neusight.serving.figures import Slo
 from neusight.serving.scheduler import BOUNDS, StepRecord
 
-__all__ = ["serving_page", "write_serving_page"]
-
 #: Runs that have a part of their own; the table has all.
 _MOST_RUNS = 8
 #: Servers whose memory is described.

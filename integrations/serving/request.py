@@ -16,8 +16,6 @@ from neusight.serving.figures import Slo, parse_slo
 from neusight.serving.load import InferenceRequest, Load, RequestClass, parse_lengths, read_requests
 from neusight.serving.quantization import QUANTIZATIONS, require_quantization
 
-__all__ = ["ServeRequest", "serve_request"]
-
 
 @dataclass(frozen=True)
 class ServeRequest:

@@ -11,8 +11,6 @@ from neusight.predictors.errors import OptionError
 from neusight.predictors.formatting import time_text
 from neusight.serving.figures import seconds_of
 
-__all__ = ["Requirement", "parse_requirements"]
-
 _TIMES = {"ttft": "ttft_s", "tpot": "tpot_s", "itl": "itl_s", "e2e": "e2e_s"}
 _STATISTICS = ("mean", "p50", "p90", "p99")
 _RATES = ("output_tokens_per_s", "tokens_per_s_user", "tokens_per_s_gpu", "request_rate",

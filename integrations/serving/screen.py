@@ -11,18 +11,6 @@ from neusight.serving.figures import Percentiles, Slo
 from neusight.serving.load import Load
 from neusight.serving.scheduler import BOUNDS
 
-__all__ = [
-    "bound_text",
-    "explanation_lines",
-    "frontier_of",
-    "point_lines",
-    "screen_lines",
-    "seconds_text",
-    "server_lines",
-    "slo_text",
-    "table_lines",
-]
-
 _BOUND_WORDS = {
     "compute": "arithmetic (compute)",
     "memory": "reading weights (memory)",

@@ -11,8 +11,6 @@ from neusight.predictors.formatting import aligned
 from neusight.serving.figures import Slo
 from neusight.serving.load import Load
 
-__all__ = ["cheapest", "plan_lines"]
-
 #: Deployments that are looked at again with other token budgets, and those that are shown.
 _REFINED, _SHOWN = 3, 8
 #: Tokens of a step: fewer keep the time of a token short, more get prompts through.

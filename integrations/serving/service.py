@@ -33,9 +33,6 @@ from neusight.serving.scheduler import (
 )
 from neusight.serving.static_batching import simulate_static
 
-__all__ = ["TYPICAL_SEQUENCES", "Deployment", "Draft", "LoadPoint", "Server", "ServerSettings",
-           "highest_rate", "steady_point"]  # fmt: skip
-
 #: Sequences, and tokens of each in the cache, of the step of which shares are stated.
 TYPICAL_SEQUENCES = 32
 _TYPICAL_CONTEXT = 1024

@@ -12,8 +12,6 @@ from neusight.integrations.serving.service import LoadPoint
 from neusight.predictors.files import write_atomically
 from neusight.serving.scheduler import BOUNDS, ServedRequest, ServerRun
 
-__all__ = ["serving_trace", "write_serving_timeline"]
-
 #: The first row of steps (a pipeline has one for each batch under way) and that of requests;
 #: requests that do not overlap share a row.
 _STEPS_ROW, _FIRST_ROW = 1, 1000

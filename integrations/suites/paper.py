@@ -17,8 +17,6 @@ from neusight.integrations.suites.csv_files import Row, number_in, read_rows, wh
 from neusight.predictors.errors import DataError
 from neusight.predictors.training.datasheet import KnownGPUs
 
-__all__ = ["CONFIGURATIONS", "LABELS", "SOURCE", "model_settings", "paper_suite"]
-
 LABELS, CONFIGURATIONS = "e2e_labels.csv", "model_configs.json"
 SOURCE = "NeuSight paper"
 

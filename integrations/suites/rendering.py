@@ -77,29 +77,15 @@ def csv_text(suite: str, results: Iterable[PricedCase], left_out: Iterable[LeftO
 
 
 def _of_csv(result: PricedCase) -> dict[str, object]:
-    case, program = result.case, result.case.program
-    return {
-        "source": case.source,
-        "case": case.name,
-        "gpu": case.gpu.name,
-        "held_out": case.is_held_out,
-        "model": program.model,
-        "mode": program.mode,
-        "batch": program.batch,
-        "size": program.size,
-        "precision": program.precision,
-        "compiled": program.compiled,
-        "optimizer": program.optimizer,
-        "split": program.split,
-        "num_gpus": program.num_ranks,
-        "metric": case.metric,
-        "predictor": result.predictor,
-        "status": result.status,
+    row = {
+        **result_row(result),
+        "case": result.case.name,
+        "num_gpus": result.case.program.num_ranks,
         "trained_share": round(result.trained_share, 3),
         "error": round(result.error, 4),
-        "is_inside": result.is_inside,
-        "assumed": "; ".join(case.assumed),
+        "assumed": "; ".join(result.case.assumed),
     }
+    return {name: value for name, value in row.items() if name in _COLUMNS}
 
 
 def result_row(result: PricedCase) -> dict[str, object]:

@@ -23,7 +23,7 @@ from neusight.memory.placement import (
 from neusight.predictors.gpu import GPU
 from neusight.recording.recording import Alloc, Recording, TensorSpec
 
-#: Share of the memory that a change must save to be worth telling.
+#: Share of the memory that a change must save to be worth showing.
 SMALLEST_SAVING = 0.02
 
 #: Share of the memory to which the smallest that suffices is found.

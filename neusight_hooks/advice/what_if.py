@@ -259,16 +259,13 @@ def _continues(chain: Sequence[_Link], link: _Link) -> bool:
     can be one kernel."""
     last = chain[-1]
     result = last.call.signature.output_tensors[0]
-    if link.kernel.kernel_class in _ROW_CLASSES and any(_is_by_row(item) for item in chain):
+    by_row = [item.kernel.kernel_class in _ROW_CLASSES for item in (link, *chain)]
+    if by_row[0] and any(by_row[1:]):
         return False
     return last.call.stream == link.call.stream and any(
         spec.numel == result.numel and spec.dtype == result.dtype
         for spec in link.call.signature.input_tensors
     )
-
-
-def _is_by_row(link: _Link) -> bool:
-    return link.kernel.kernel_class in _ROW_CLASSES
 
 
 def _joined(what_if: WhatIf, chain: Sequence[_Link], short_lived: set[int]) -> OpCall:
@@ -502,10 +499,4 @@ def in_channels_last(entries: Entries) -> Entries:
         stride = (channels * height * width, 1, width * channels, channels)
         return spec._replace(stride=stride)
 
-    signatures = _Signatures(lambda signature: _with_tensors(signature, change))
-    return tuple(
-        replace(entry, signature=signatures(entry.signature))
-        if isinstance(entry, OpCall)
-        else entry
-        for entry in entries
-    )
+    return _with_signatures(entries, lambda signature: _with_tensors(signature, change))

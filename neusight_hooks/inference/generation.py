@@ -247,7 +247,7 @@ def _generations(
     calls: Sequence[_ModelCall],
 ) -> Iterator[tuple[Sequence[_ModelCall], _ModelCall | None]]:
     """The calls of each, the prompt's first, and that of its encoder. The program's last call,
-    where it has no step of its own, is left out where others tell the same: the choice of its token
+    where it has no step of its own, is left out where others say the same: the choice of its token
     may not have been recorded."""
     first: int | None = None
     for at, call in enumerate([*calls, None]):

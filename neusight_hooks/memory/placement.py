@@ -34,25 +34,6 @@ from neusight.recording.recording import (
 )
 from neusight.recording.tape import TapedAlloc
 
-__all__ = [
-    "ALLOCATOR_OPTION",
-    "FRACTION_OPTION",
-    "AliveRow",
-    "Category",
-    "MemoryEvent",
-    "MemoryTimeline",
-    "OutOfMemory",
-    "Placement",
-    "Source",
-    "StepMemory",
-    "allocator_settings",
-    "category_of",
-    "memory_of",
-    "memory_on",
-    "place_all",
-    "workspaces_on",
-]
-
 #: Names in `Recording.options`: what PYTORCH_ALLOC_CONF said, and the share of the GPU's memory
 #: that torch.cuda.set_per_process_memory_fraction left.
 ALLOCATOR_OPTION, FRACTION_OPTION = "PYTORCH_ALLOC_CONF", "memory_fraction"

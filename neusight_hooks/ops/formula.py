@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, get_args
 
 from neusight.predictors.errors import RegistrationError
 from neusight.predictors.kernel import Kernel
-from neusight.recording.recording import Argument, OpSignature, TensorSpec
+from neusight.recording.recording import Argument, OpSignature, TensorSpec, flattened
 
 #: What `register_op` registers: a pure function of shapes. It takes the call, the math mode where
 #: its kernels depend on it and, as keyword-only parameters, those arguments of the op that it
@@ -59,15 +59,7 @@ def _tensor_or_none(value: Argument) -> Argument:
 
 
 def _tensors(value: Argument) -> Argument:
-    return tuple(_flattened(value))
-
-
-def _flattened(value: Argument) -> Iterator[TensorSpec]:
-    if isinstance(value, TensorSpec):
-        yield value
-    elif isinstance(value, tuple):
-        for item in value:
-            yield from _flattened(item)
+    return tuple(flattened(value, TensorSpec))
 
 
 def _some_tensors(value: Argument) -> Argument:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from neusight.predictors.kernel import DTYPE_BYTES, Kernel, KernelClass, Layout, Variant
+from neusight.predictors.kernel import DTYPE_BYTES, Kernel, KernelClass, KernelTraits, Layout
 from neusight.recording.recording import Argument, OpSignature, TensorSpec
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 def op_names(text: str) -> tuple[str, ...]:
@@ -227,11 +231,7 @@ def memory_kernel(
     layout: Layout | None = None,
     bytes_read: int | None = None,
     bytes_written: int | None = None,
-    variant: Variant = "",
-    is_backward: bool = False,
-    scatters: bool = False,
-    selects: bool = False,
-    along_columns: bool = False,
+    **traits: Unpack[KernelTraits],
 ) -> Kernel:
     """A kernel bound by memory that reads and writes these tensors, each once.
 
@@ -256,11 +256,7 @@ def memory_kernel(
         bytes_written=num_bytes(targets) if bytes_written is None else bytes_written,
         flops=flops,
         layout=layout or _layout_of(kernel_class, sources + targets),
-        variant=variant,
-        is_backward=is_backward,
-        scatters=scatters,
-        selects=selects,
-        along_columns=along_columns,
+        **traits,
     )
 
 

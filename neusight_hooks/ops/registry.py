@@ -103,14 +103,14 @@ def _checked(names: list[str], formula: Formula) -> _Registered:
     if wrong and not _is_of_another_torch(formula):
         label = getattr(formula, "__name__", repr(formula))
         raise RegistrationError(
-            f"{label} does not fit {', '.join(names)}: {'; '.join(wrong[:_TOLD])}. An op whose "
+            f"{label} does not fit {', '.join(names)}: {'; '.join(wrong[:_SHOWN])}. An op whose "
             "arguments differ takes a function of its own, with their names after a `*`."
         )
     return _Registered(formula, parameters)
 
 
 #: Misfits that an error names; the overloads of an op have mostly the same.
-_TOLD = 2
+_SHOWN = 2
 
 #: The torch whose schemas the formulas of this package are written for.
 _WRITTEN_FOR = "2.13."

@@ -185,10 +185,9 @@ def compiled_lines(found: Compilation) -> list[str]:
     fused = found.fused
     buffers = f", {bytes_text(found.buffer_bytes)} of its buffers at the peak"
     lines = [
-        f"  compiled  {_counted(found.num_graphs, 'graph')}, "
-        f"{_counted(found.num_calls, 'call')} a step; {_counted(fused.count, 'fused kernel')} "
-        f"({time_text(fused.time_us)}, {fused.share:.1%} of kernel time)"
-        f"{buffers if found.buffer_bytes else ''}"
+        f"  compiled  {_counted(found.num_graphs, 'graph')}, {_counted(found.num_calls, 'call')} a "
+        f"step; {_counted(fused.count, 'fused kernel')} ({time_text(fused.time_us)}, "
+        f"{fused.share:.1%} of kernel time){buffers if found.buffer_bytes else ''}"
     ]
     lines += _shown([_break_text(stop) for stop in found.breaks], "breaks")
     lines += _shown([_recompile_text(again) for again in found.recompiles], "recompiles")

@@ -29,7 +29,7 @@ _MODEL_CLASSES = (KernelClass.GEMM, KernelClass.CONVOLUTION, KernelClass.ATTENTI
 
 _NS_PER_US = 1000
 _US_PER_S = 1e6
-#: Told always; kernels of the program's own where it has any.
+#: Always shown; kernels of the program's own where it has any.
 _ORIGINS = ("trained", "physics", "fallback")
 
 

@@ -105,9 +105,8 @@ def headline(verdict: Verdict) -> str:
     """One line."""
     latency, low, high = verdict.step_latency
     words = (
-        f"{time_text(latency)} per {_STEP_WORDS[verdict.kind]} "
-        f"({time_text(low, like=latency)} to {time_text(high, like=latency)}), "
-        f"{verdict.bound}-bound"
+        f"{time_text(latency)} per {_STEP_WORDS[verdict.kind]} ({time_text(low, like=latency)} to "
+        f"{time_text(high, like=latency)}), {verdict.bound}-bound"
     )
     rate = verdict.whole_batch.per_second(latency)
     if rate is None:
@@ -227,8 +226,7 @@ def _known_memory_text(found: SummaryData) -> list[str]:
         return _memory_text(found.memory, found.gpu)
     return [
         f"  memory    not known, of {bytes_text(found.gpu.memory_bytes)}: the file that was read "
-        "does not state"
-        " it"
+        "does not state it"
     ]
 
 

@@ -11,8 +11,6 @@ from inspect import CO_OPTIMIZED
 from pathlib import Path
 from types import CodeType, FrameType
 
-__all__ = ["CallStack", "CallStacks", "call_site", "file_name", "program_line", "program_variable"]
-
 #: The program's lines that led somewhere, innermost first, each as "file.py:12".
 CallStack = tuple[str, ...]
 

@@ -20,7 +20,7 @@ from neusight.recording.attribution import Attribution
 from neusight.recording.call_stack import CallStacks, call_site
 from neusight.recording.dispatch.fake_kernels import Devices, FakeKernels
 from neusight.recording.dispatch.math_settings import MathSettings
-from neusight.recording.dispatch.op_cache import KnownOp, OpCache, Output, cache_key, tensors_of
+from neusight.recording.dispatch.op_cache import KnownOp, OpCache, Output, cache_key
 from neusight.recording.dispatch.operator_calls import OperatorCalls
 from neusight.recording.dispatch.torchscript import (
     is_number,
@@ -32,7 +32,7 @@ from neusight.recording.dispatch.torchscript import (
 )
 from neusight.recording.hooks import ProgramHooks
 from neusight.recording.inputs.inputs import StepInputs
-from neusight.recording.recording import CompiledFrame, OpSignature
+from neusight.recording.recording import CompiledFrame, OpSignature, flattened
 from neusight.recording.repeats.calls import RepeatedCalls
 from neusight.recording.steps.cutter import StepCutter
 from neusight.recording.steps.operators import StepsToFollow
@@ -349,7 +349,7 @@ class Recorder:
 
     def _record_with_outputs(self, known: KnownOp, out: Any) -> TapedOp:
         op = self.record_op(known)
-        for tensor in tensors_of(out):
+        for tensor in flattened(out, ForecastTensor):
             self.storages.follow(tensor, op)
         return op
 

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, Union
+from typing import Any, Literal, NamedTuple, TypeVar, Union
 
 from neusight.predictors.kernel import DTYPE_BYTES
 
@@ -21,6 +21,8 @@ STEP_OPTION = "step_is"
 MEMORY_OPTION = "memory_is_unknown"
 #: The name there of the modules that were compiled though the program does not ask for it.
 TRIAL_OPTION = "compiled_on_trial"
+
+_Kind = TypeVar("_Kind")
 
 Phase = Literal["forward", "backward", "optimizer"]
 StepKind = Literal["setup", "train", "eval"]
@@ -118,21 +120,25 @@ class OpSignature:
     @cached_property
     def input_tensors(self) -> tuple[TensorSpec, ...]:
         """Every tensor among the arguments, lists flattened, in order."""
-        return tuple(tensors_of(tuple(value for _, value in self.arguments)))
+        return tuple(flattened([value for _, value in self.arguments], TensorSpec))
 
     @cached_property
     def output_tensors(self) -> tuple[TensorSpec, ...]:
         """Every tensor among the outputs, lists flattened, in order."""
-        return tuple(tensors_of(self.outputs))
+        return tuple(flattened(self.outputs, TensorSpec))
 
 
-def tensors_of(value: Argument) -> Iterator[TensorSpec]:
-    """Every tensor in an argument, lists flattened, in order."""
-    if isinstance(value, TensorSpec):
-        yield value
-    elif isinstance(value, tuple):
-        for item in value:
-            yield from tensors_of(item)
+def flattened(value: object, kind: type[_Kind]) -> list[_Kind]:
+    """All of one kind in a value, lists and tuples flattened, in order.
+
+    >>> flattened((1, [2, "three"], None, (4,)), int)
+    [1, 2, 4]
+    """
+    if isinstance(value, kind):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        return [found for item in value for found in flattened(item, kind)]
+    return []
 
 
 #: The release of torch where none is known: as new as can be.

@@ -9,8 +9,6 @@ from neusight.predictors.formatting import bytes_text
 from neusight.predictors.gpu import GPU
 from neusight.serving.prices import StepProgram
 
-__all__ = ["Capacity", "capacity_of"]
-
 #: Bytes of one word's logit for a sequence: as computed, as float32, and sorted or exponentiated.
 _LOGIT_BYTES = 10
 #: Bytes of an activation.

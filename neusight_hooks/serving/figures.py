@@ -11,15 +11,6 @@ from neusight.predictors.gpu import GPU
 from neusight.serving.load import mean_tokens
 from neusight.serving.scheduler import BOUNDS, ServedRequest, ServerRun
 
-__all__ = [
-    "Percentiles",
-    "ServingFigures",
-    "Slo",
-    "parse_slo",
-    "percentiles",
-    "serving_figures",
-]
-
 _MILLION = 1e6
 _SECONDS_PER_HOUR = 3600.0
 

@@ -16,15 +16,6 @@ from neusight.predictors.kernel import (
 )
 from neusight.serving.launches import EXPERTS, LaunchedKernel
 
-__all__ = [
-    "Fused",
-    "cached_heads",
-    "engine_launches",
-    "joined_products",
-    "with_attention",
-    "with_latent_attention",
-]
-
 #: Classes of the kernels between products that a compiler joins.
 _POINTWISE = (KernelClass.ELEMENTWISE, KernelClass.COPY)
 #: Kernels of an RMSNorm written in ops, after its square: mean, epsilon, reciprocal root.

@@ -22,17 +22,6 @@ from neusight.predictors.kernel import (
 )
 from neusight.recording.recording import Entry, OpCall
 
-__all__ = [
-    "EXPERTS",
-    "BatchTotals",
-    "FittedKernel",
-    "LaunchedKernel",
-    "RecordedPoint",
-    "aligned",
-    "fitted_kernels",
-    "launches_of",
-]
-
 #: Name of the product of a mixture's experts, a problem for each of them.
 EXPERTS = "grouped_gemm"
 

@@ -14,8 +14,6 @@ import numpy as np
 
 from neusight.predictors.errors import OptionError
 
-__all__ = ["InferenceRequest", "Lengths", "Load", "RequestClass", "parse_lengths", "read_requests"]
-
 Arrivals = Literal["poisson", "gamma", "uniform", "closed"]
 
 

@@ -20,8 +20,6 @@ from neusight.predictors.kernel import (
 from neusight.serving.fusion import joined_products
 from neusight.serving.launches import EXPERTS, LaunchedKernel
 
-__all__ = ["is_router", "stages_of", "tensor_parallel"]
-
 #: The number of a layer in the path of a module.
 _NUMBER = re.compile(r"(?:^|\.)(\d+)(?=\.|$)")
 #: What a stage sends for each token: the hidden state, and the residual beside it, which the first

@@ -36,17 +36,6 @@ from neusight.serving.quantization import Adapters, adapted, quantized
 from neusight.serving.scheduler import BOUNDS, StepBatch, StepCost
 from neusight.timeline.host import HostProfile
 
-__all__ = [
-    "AttentionLayer",
-    "Engine",
-    "EngineName",
-    "PipelinePrices",
-    "StepPrices",
-    "StepProgram",
-    "pipeline_programs",
-    "step_program",
-]
-
 EngineName = Literal["eager", "compiled", "vllm"]
 
 _COMPUTE, _MEMORY, _KV, _NETWORK, _HOST = range(len(BOUNDS))

@@ -13,16 +13,6 @@ from neusight.serving.fusion import joined_products
 from neusight.serving.launches import EXPERTS, LaunchedKernel
 from neusight.serving.parallel import is_router
 
-__all__ = [
-    "QUANTIZATIONS",
-    "Adapters",
-    "Quantization",
-    "adapted",
-    "quantized",
-    "require_quantization",
-    "stated_quantization",
-]
-
 Quantization = Literal["fp8", "int8", "int4"]
 
 #: What each stands for: dynamic FP8 and INT8 (weights and activations, a scale for each row and

@@ -13,20 +13,6 @@ import numpy as np
 from neusight.predictors.errors import OptionError
 from neusight.serving.load import InferenceRequest
 
-__all__ = [
-    "BOUNDS",
-    "Chunk",
-    "SchedulerOptions",
-    "ServedRequest",
-    "ServerRun",
-    "StepBatch",
-    "StepCost",
-    "StepPricing",
-    "StepRecord",
-    "require_servable",
-    "simulate",
-]
-
 #: What a step can be limited by, in the order of a cost's parts.
 BOUNDS = ("compute", "memory", "kv", "network", "host")
 

@@ -18,8 +18,6 @@ from neusight.serving.scheduler import (
     require_servable,
 )
 
-__all__ = ["simulate_static"]
-
 
 def simulate_static(
     requests: Sequence[InferenceRequest], options: SchedulerOptions, price: StepPricing

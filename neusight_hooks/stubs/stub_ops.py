@@ -79,26 +79,30 @@ def counted(package: str, label: str = "") -> Callable[[Callable[P, R]], Callabl
     return decorate
 
 
-def with_settings(settings: Callable[..., Any]) -> Callable[[Callable[..., R]], Callable[..., R]]:
-    """The function with the fields of a dataclass in place of its last parameter, as packages that
-    repeat the same settings in each of their functions have them."""
+def stub(package: str, parameters: str, label: str = "") -> Callable[[Callable[..., Any]], Any]:
+    """The function with the parameters that the package's own has, "q, k, causal=False", called
+    with those that it names itself, or with all of them where it ends in `**settings`; counted."""
 
-    def decorate(function: Callable[..., R]) -> Callable[..., R]:
-        signature = inspect.signature(function)
-        *own, last = signature.parameters.values()
-        fields = inspect.signature(settings).parameters
-        num_own, name = len(own), last.name
-
-        @functools.wraps(function)
-        def called(*args: Any, **kwargs: Any) -> R:
-            stated = {key: value for key, value in kwargs.items() if key in fields}
-            others = {key: value for key, value in kwargs.items() if key not in fields}
-            others[name] = settings(*args[num_own:], **stated)
-            return function(*args[:num_own], **others)
-
-        parameters = [*own, *fields.values()]
-        called.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        return called
+    def decorate(function: Callable[..., Any]) -> Any:
+        own = inspect.signature(function).parameters.values()
+        known = {item.name for item in own}
+        takes_all = any(item.kind is item.VAR_KEYWORD for item in own)
+        given = inspect.signature(eval(f"lambda {parameters}: None")).parameters.values()
+        passed = ", ".join(
+            f"{item.name}={item.name}"
+            for item in given
+            if item.kind is not item.VAR_KEYWORD and (takes_all or item.name in known)
+        )
+        # A frame of the stub's own file, as one of the program's would be taken for its line.
+        source = f"lambda {parameters}: _function({passed})"
+        code = compile(source, function.__code__.co_filename, "eval")
+        called = eval(code, {"__name__": function.__module__, "_function": function})
+        counting = counted(package, label or function.__qualname__.removesuffix(".__init__"))(
+            called
+        )
+        named = functools.update_wrapper(counting, function, updated=())
+        named.__wrapped__ = called
+        return named
 
     return decorate
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from neusight.ops.products.convolution import is_depthwise_of_torch
 from neusight.predictors.errors import OptionError
@@ -130,11 +131,12 @@ class HostProfile:
         return f"a core at {self.ghz:g} GHz, the dispatcher of torch {self.torch}"
 
 
-#: What the CUDA driver does, which torch's version does not change.
-_OF_THE_DRIVER = (
-    "launch_us", "graph_launch_us", "graph_kernel_us", "memcpy_us", "pageable_mb_us", "event_us",
-    "synchronize_us",
+#: What the CUDA driver does, which a profiler slows.
+_CALLS_OF_THE_DRIVER = (
+    "launch_us", "graph_launch_us", "graph_kernel_us", "memcpy_us", "event_us", "synchronize_us",
 )  # fmt: skip
+#: What torch's version does not change.
+_OF_THE_DRIVER = (*_CALLS_OF_THE_DRIVER, "pageable_mb_us")
 
 #: Dispatch of an op by the first release that has it, over torch 2.5's, whose hosts were measured
 #: (data/kernelbench v0). Priors: nobody ran two releases on one machine here; published dispatch
@@ -260,46 +262,20 @@ _PLAIN_RANGE = (0.85, 2.3)
 
 
 def _without_profiler(profiled: HostProfile) -> HostProfile:
-    dispatch, launch, python = PLAIN_DISPATCH_SHARE, PLAIN_LAUNCH_SHARE, PLAIN_PYTHON_SHARE
+    """The same costs where no profiler adds to them; the other fields are not its to change."""
+    shares = {
+        PLAIN_DISPATCH_SHARE: ("attention_us", "collective_us", "list_tensor_us", "allocate_us"),
+        PLAIN_PYTHON_SHARE: ("annotation_us",),
+        # graph_launch 2.5 us and 1 ns a kernel: NVIDIA, "Constant Time Launch for Straight-Line
+        # CUDA Graphs" (2024; Ampere, CUDA 12.6).
+        PLAIN_LAUNCH_SHARE: _CALLS_OF_THE_DRIVER,
+    }
+    left = {
+        name: getattr(profiled, name) * share for share, names in shares.items() for name in names
+    }
+    fitted: dict[str, Any] = {**_FITTED, "triton_us": _TRITON_OPS * _FITTED["op_us"]}
     fastest, slowest = _PLAIN_RANGE
-    return HostProfile(
-        name="plain",
-        op_us=_FITTED["op_us"],
-        view_us=_FITTED["view_us"],
-        gemm_us=_FITTED["gemm_us"],
-        convolution_us=_FITTED["convolution_us"],
-        normalization_us=_FITTED["normalization_us"],
-        extra_kernel_us=_FITTED["extra_kernel_us"],
-        module_us=_FITTED["module_us"],
-        attention_us=profiled.attention_us * dispatch,
-        collective_us=profiled.collective_us * dispatch,
-        list_tensor_us=profiled.list_tensor_us * dispatch,
-        backward_share=profiled.backward_share,
-        node_us=_FITTED["node_us"],
-        annotation_us=profiled.annotation_us * python,
-        allocate_us=profiled.allocate_us * dispatch,
-        free_us=profiled.free_us,
-        launch_us=profiled.launch_us * launch,
-        # 2.5 us and 1 ns a kernel: NVIDIA, "Constant Time Launch for Straight-Line CUDA Graphs"
-        # (2024; Ampere, CUDA 12.6).
-        graph_launch_us=profiled.graph_launch_us * launch,
-        graph_kernel_us=profiled.graph_kernel_us * launch,
-        graph_tree_us=profiled.graph_tree_us,
-        graph_tensor_us=profiled.graph_tensor_us,
-        memcpy_us=profiled.memcpy_us * launch,
-        pageable_mb_us=profiled.pageable_mb_us,
-        event_us=profiled.event_us * launch,
-        compiled_call_us=profiled.compiled_call_us,
-        compiled_training_us=profiled.compiled_training_us,
-        compiled_backward_us=profiled.compiled_backward_us,
-        compiled_input_us=profiled.compiled_input_us,
-        triton_us=_TRITON_OPS * _FITTED["op_us"],
-        synchronize_us=profiled.synchronize_us * launch,
-        launch_latency_us=profiled.launch_latency_us,
-        kernel_gap_us=profiled.kernel_gap_us,
-        fastest=fastest,
-        slowest=slowest,
-    )
+    return replace(profiled, name="plain", fastest=fastest, slowest=slowest, **fitted, **left)
 
 
 #: A program not profiled, on a server of 2023 or later that is the user's own.
@@ -312,25 +288,18 @@ CLOUD_HOST_FACTOR = 2.25
 #: the driver little. Two hosts of L40S that take 2.2 and 2.0 times as long for eager programs take
 #: 2.0 and 1.6 times for compiled ones (data/kernelbench v0, even half).
 _COMPILED_POWER = 0.8
+_OF_COMPILED_CODE = (
+    "compiled_call_us", "compiled_training_us", "compiled_backward_us", "compiled_input_us",
+    "triton_us", "graph_tree_us", "graph_tensor_us",
+)  # fmt: skip
 
 
 def _slower(factor: float, *, name: str, ghz: float) -> HostProfile:
     """The hosts of virtual, shared or older machines."""
     slower = PLAIN.scaled(factor, name=name)
     pace = factor**_COMPILED_POWER
-    return replace(
-        slower,
-        compiled_call_us=PLAIN.compiled_call_us * pace,
-        compiled_training_us=PLAIN.compiled_training_us * pace,
-        compiled_backward_us=PLAIN.compiled_backward_us * pace,
-        compiled_input_us=PLAIN.compiled_input_us * pace,
-        triton_us=PLAIN.triton_us * pace,
-        graph_tree_us=PLAIN.graph_tree_us * pace,
-        graph_tensor_us=PLAIN.graph_tensor_us * pace,
-        fastest=0.5,
-        slowest=1.35,
-        ghz=ghz,
-    )
+    compiled = {name: getattr(PLAIN, name) * pace for name in _OF_COMPILED_CODE}
+    return replace(slower, **compiled, fastest=0.5, slowest=1.35, ghz=ghz)
 
 
 #: Clocks under load of such machines, 1e9 Hz: a virtual core of 2019 to 2023, and a Xeon of V100's

@@ -210,8 +210,7 @@ def write_environment(folder: Path, environment: Environment) -> None:
             )
             raise DataError(
                 f"{folder} holds measurements of another environment ({differ}). Two of them in "
-                "one folder cannot be"
-                " distinguished: give another folder with --out."
+                "one folder cannot be distinguished: give another folder with --out."
             )
         return
     _write_json(path, {"schema_version": SCHEMA_VERSION, **asdict(environment)})

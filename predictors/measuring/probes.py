@@ -15,8 +15,6 @@ from typing import Any, TypeAlias
 
 from neusight.predictors.errors import DataError
 
-__all__ = ["Probe", "needs_gpus", "prepared", "quick_sample", "sample", "sustained_sample"]
-
 Value: TypeAlias = "int | str"
 Arguments: TypeAlias = "tuple[tuple[str, Value], ...]"
 #: torch is imported where a probe is run, never to list the probes.

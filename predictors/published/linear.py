@@ -169,8 +169,7 @@ def load_linear(path: Path) -> dict[tuple[str, str], LinearClass]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise WeightsError(
             f"Weight file {path} cannot be read ({error}); `neusight fit --predictor linear` "
-            "writes it"
-            " again, or install neusight again."
+            "writes it again, or install neusight again."
         ) from error
 
 

@@ -616,7 +616,7 @@ def _spreads_on(network: Network, rows: Sequence[Rows], name: str) -> Floats:
 def _within(
     progress: Callable[[float], None], start: float, share: float
 ) -> Callable[[float], None]:
-    """Tells a part's progress as that of the whole."""
+    """Reports a part's progress as that of the whole."""
     return lambda done: progress(start + share * done)
 
 

@@ -35,7 +35,7 @@ def test_another_batch_of_sequences_that_come_first_needs_what_it_needs() -> Non
     assert peak(changed) == pytest.approx(recorded(160).peak_memory_bytes, 0.01)
 
 
-def test_inference_is_not_told_to_checkpoint() -> None:
+def test_inference_is_not_shown_to_checkpoint() -> None:
     with neusight.forecast_on("A100") as forecast, torch.no_grad():
         model = Net(256, False).cuda().eval()
         for _ in range(3):

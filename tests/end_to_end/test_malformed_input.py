@@ -25,16 +25,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from small_network import SMALL_NETWORK
 
-from neusight.integrations.check.baseline import (
-    Case,
-    MemoryRow,
-    OpRow,
-    WaitRow,
-    baseline_text,
-    read_baseline,
-)
-from neusight.integrations.check.figures.metrics import METRICS
+from check_results import CASE
+from neusight.integrations.check.baseline import baseline_text, read_baseline
 from neusight.integrations.check.figures.tolerance import parse_tolerances
 from neusight.integrations.check.judgement import judge
 from neusight.integrations.check.observation import Observation
@@ -62,7 +56,7 @@ from neusight.predictors.errors import (
 )
 from neusight.predictors.gpu import _index, _registered, find_gpu
 from neusight.predictors.kernel import Kernel
-from neusight.predictors.learned.network import Network, load_network, save_network
+from neusight.predictors.learned.network import load_network, save_network
 from neusight.predictors.measuring.calibration import Calibration, ClassCorrection, behaviour_of
 from neusight.predictors.measuring.folder import (
     Environment,
@@ -509,33 +503,12 @@ def use_settings(path: Path) -> None:
     parse_tolerances(read_settings(path.parent).tolerance)
 
 
-def case() -> Case:
-    layers = [f"Net.blocks.{number}.up" for number in range(4)]
-    return Case(
-        gpu="H100-SXM5-80GB",
-        program=("train.py", "--batch", "8"),
-        settings={"host": "plain"},
-        metrics={metric.name: 2048.0 for metric in METRICS} | {"num_kernels": 4},
-        bound="compute",
-        tool={"neusight": "0.1.0", "torch": "2.13.0"},
-        work="0" * 16,
-        files="1" * 16,
-        peak="aten::addmm in Net",
-        ops=tuple(
-            OpRow(module, "forward", "aten::addmm", "gemm 8x8x8 bf16", "ab", 1, 1, 100, 50)
-            for module in layers
-        ),
-        memory=tuple(MemoryRow(m, "forward", "activation", "aten::addmm", 1, 512) for m in layers),
-        waits=(WaitRow("item", "loss.item()", 1),),
-    )
-
-
 def baseline(folder: Path) -> bytes:
-    return baseline_text({"small": case(), "large": replace(case(), bound="host")}).encode()
+    return baseline_text({"small": CASE, "large": replace(CASE, bound="host")}).encode()
 
 
 def use_baseline(path: Path) -> None:
-    after = Observation(case(), {}, {}, {}, {})
+    after = Observation(CASE, {}, {}, {}, {})
     cases = read_baseline(path)
     baseline_text(cases)
     for name, before in cases.items():
@@ -544,24 +517,7 @@ def use_baseline(path: Path) -> None:
 
 
 def weights_file(folder: Path) -> bytes:
-    numbers = np.random.default_rng(0)
-    network = Network(
-        features=("a", "b", "c"),
-        low=np.full(3, -1.0),
-        high=np.full(3, 1.0),
-        mean=np.zeros(3),
-        scale=np.ones(3),
-        layers=(
-            (numbers.normal(size=(4, 3)), numbers.normal(size=4)),
-            (numbers.normal(size=(1, 4)), numbers.normal(size=1)),
-        ),
-        bound=0.5,
-        spreads=np.full((1, 4), 0.1),
-        gpus=("G",),
-        architectures=("Gamma",),
-        provenance={"seed": 0, "data": {"gemm": "ab"}},
-    )
-    save_network(network, folder / "w.npz")
+    save_network(SMALL_NETWORK, folder / "w.npz")
     return (folder / "w.npz").read_bytes()
 
 

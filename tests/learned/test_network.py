@@ -16,29 +16,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_network import SMALL_NETWORK
 
 from neusight.predictors.errors import NeusightError, WeightsError
-from neusight.predictors.learned.network import Network, exp_of, load_network, log_of, save_network
-
-
-def small_network() -> Network:
-    generator = np.random.default_rng(0)
-    return Network(
-        features=("a", "b", "c"),
-        low=np.full(3, -1.0),
-        high=np.full(3, 1.0),
-        mean=np.zeros(3),
-        scale=np.ones(3),
-        layers=(
-            (generator.normal(size=(4, 3)), generator.normal(size=4)),
-            (generator.normal(size=(1, 4)), generator.normal(size=1)),
-        ),
-        bound=0.5,
-        spreads=np.full((1, 4), 0.1),
-        gpus=("G",),
-        architectures=("Gamma",),
-        provenance={"seed": 0},
-    )
+from neusight.predictors.learned.network import exp_of, load_network, log_of, save_network
 
 
 @given(st.floats(1e-300, 1e300))
@@ -54,14 +35,14 @@ def test_the_exponential_is_right_to_the_last_digits(value: float) -> None:
 def test_a_row_does_not_depend_on_its_batch() -> None:
     features = np.random.default_rng(1).normal(size=(1500, 3))
 
-    together = small_network().run(features)
+    together = SMALL_NETWORK.run(features)
 
-    alone = [small_network().run(features[index : index + 1])[0] for index in range(0, 1500, 97)]
+    alone = [SMALL_NETWORK.run(features[index : index + 1])[0] for index in range(0, 1500, 97)]
     assert together[::97].tolist() == alone
 
 
 def test_the_output_is_bounded_and_inputs_are_clipped() -> None:
-    network = small_network()
+    network = SMALL_NETWORK
     far = np.array([[1e6, -1e6, 1e6]])
 
     assert abs(network.run(far)[0]) <= network.bound
@@ -70,7 +51,7 @@ def test_the_output_is_bounded_and_inputs_are_clipped() -> None:
 
 
 def test_a_saved_network_reads_back_and_equal_ones_give_equal_bytes(tmp_path: Path) -> None:
-    network = small_network()
+    network = SMALL_NETWORK
 
     save_network(network, tmp_path / "one.npz")
     save_network(load_network(tmp_path / "one.npz"), tmp_path / "two.npz")
@@ -85,7 +66,7 @@ def test_a_saved_network_reads_back_and_equal_ones_give_equal_bytes(tmp_path: Pa
 @pytest.mark.parametrize("damage", ["empty", "text", "truncated", "flipped", "missing", "pickle"])
 def test_a_damaged_or_foreign_file_is_refused_by_name(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "gemm.npz"
-    save_network(small_network(), path)
+    save_network(SMALL_NETWORK, path)
     content = bytearray(path.read_bytes())
     if damage == "empty":
         path.write_bytes(b"")
@@ -109,11 +90,11 @@ def test_a_damaged_or_foreign_file_is_refused_by_name(tmp_path: Path, damage: st
 
 def test_figures_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
     wrong = {
-        "ranges": replace(small_network(), low=np.zeros(2)),
-        "not finite": replace(small_network(), mean=np.array([0.0, np.nan, 0.0])),
-        "layers": replace(small_network(), layers=((np.ones((1, 2)), np.ones(1)),)),
-        "intervals": replace(small_network(), spreads=np.zeros((1, 4))),
-        "rows": replace(small_network(), spreads=np.ones((2, 4))),
+        "ranges": replace(SMALL_NETWORK, low=np.zeros(2)),
+        "not finite": replace(SMALL_NETWORK, mean=np.array([0.0, np.nan, 0.0])),
+        "layers": replace(SMALL_NETWORK, layers=((np.ones((1, 2)), np.ones(1)),)),
+        "intervals": replace(SMALL_NETWORK, spreads=np.zeros((1, 4))),
+        "rows": replace(SMALL_NETWORK, spreads=np.ones((2, 4))),
     }
     for name, network in wrong.items():
         save_network(network, tmp_path / f"{name}.npz")
@@ -122,7 +103,7 @@ def test_figures_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
 
 
 def test_another_schema_version_is_named(tmp_path: Path) -> None:
-    save_network(small_network(), tmp_path / "old.npz")
+    save_network(SMALL_NETWORK, tmp_path / "old.npz")
     with zipfile.ZipFile(tmp_path / "old.npz") as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     meta = np.array('{"schema_version": 99}')

@@ -237,42 +237,24 @@ def test_pytorchs_own_kernels_are_named_by_their_templates(
     ("kernel_class", "variant", "is_backward", "part"),
     [
         (KernelClass.NORMALIZATION, "layer_norm", False, "::vectorized_layer_norm_kernel<float,"),
-        (KernelClass.NORMALIZATION, "layer_norm", True, "::layer_norm_grad_input_kernel_vector"),
-        (KernelClass.NORMALIZATION, "batch_norm", False, "cudnn::bn_fw_tr_1C11_kernel_NCHW<float"),
-        (KernelClass.NORMALIZATION, "batch_norm", True, "cudnn::bn_bw_1C11_kernel_NCHW<float"),
-        (KernelClass.NORMALIZATION, "batch_norm_sums", True, "cudnn::bn_bw_1C11_kernel_NCHW<"),
-        (KernelClass.NORMALIZATION, "rms_norm", False, "::some_kernel<float, float>"),
-        (KernelClass.SOFTMAX, "softmax", False, "softmax_warp_forward<float, float, float, 10, fa"),
-        (KernelClass.SOFTMAX, "softmax", True, "softmax_warp_backward<float, float, float, 10, f"),
-        (KernelClass.SOFTMAX, "log_softmax", False, "softmax_warp_forward<float, float, float, 10"
-                                                    ", true, false>"),
-    ],
-)  # fmt: skip
-def test_norms_and_softmax_are_named_by_their_kind_and_pass(
-    kernel_class: KernelClass, variant: Variant, is_backward: bool, part: str
-) -> None:
-    kernel = rows(kernel_class, "some", variant=variant, is_backward=is_backward)
-
-    assert part in name_of(kernel)
-
-
-@pytest.mark.parametrize(
-    ("kernel_class", "variant", "is_backward", "part"),
-    [
-        (KernelClass.NORMALIZATION, "layer_norm", False, "::vectorized_layer_norm_kernel<float,"),
         (KernelClass.NORMALIZATION, "layer_norm", True,
          "::layer_norm_grad_input_kernel_vectorized<float, float>"),
         (KernelClass.NORMALIZATION, "batch_norm", False, "cudnn::bn_fw_tr_1C11_kernel_NCHW<float"),
         (KernelClass.NORMALIZATION, "batch_norm", True, "cudnn::bn_bw_1C11_kernel_NCHW<float"),
+        (KernelClass.NORMALIZATION, "batch_norm_sums", True, "cudnn::bn_bw_1C11_kernel_NCHW<"),
+        (KernelClass.NORMALIZATION, "rms_norm", False, "::ours_kernel<float, float>"),
         (KernelClass.NORMALIZATION, "group_norm", False, "::ours_kernel<float, float>"),
         (KernelClass.SOFTMAX, "softmax", False,
          "softmax_warp_forward<float, float, float, 10, false, false>"),
+        (KernelClass.SOFTMAX, "softmax", True, "softmax_warp_backward<float, float, float, 10, f"),
+        (KernelClass.SOFTMAX, "log_softmax", False,
+         "softmax_warp_forward<float, float, float, 10, true, false>"),
         (KernelClass.SOFTMAX, "log_softmax", True,
          "softmax_warp_backward<float, float, float, 10, true, false>"),
     ],
 )  # fmt: skip
-def test_norms_and_softmax_are_named_by_kind_and_direction(
-    kernel_class: KernelClass, variant: str, is_backward: bool, part: str
+def test_norms_and_softmax_are_named_by_their_kind_and_pass(
+    kernel_class: KernelClass, variant: Variant, is_backward: bool, part: str
 ) -> None:
     kernel = rows(kernel_class, "ours", variant=variant, is_backward=is_backward)
 

@@ -231,7 +231,7 @@ def test_lists_of_tensors_take_the_type_that_all_others_have() -> None:
     assert any("lists of tensors whose types" in note for note in mixed.notes)
 
 
-def test_what_cannot_be_told_is_left_out_and_said() -> None:
+def test_what_is_not_known_is_left_out_and_said() -> None:
     convolution = {
         **call("aten::conv2d", [([1, 3, 8, 8], "float", [], "")], ("scudnn", 40.0)),
         "name": "aten::convolution",

@@ -251,7 +251,7 @@ def test_a_gpu_on_which_all_dies_ends_the_run_and_keeps_what_there_is(tmp_path: 
     assert len(read_measured(tmp_path).samples) == 48
 
 
-def test_a_busy_gpu_is_refused_unless_told_otherwise(tmp_path: Path) -> None:
+def test_a_busy_gpu_is_refused_unless_asked_otherwise(tmp_path: Path) -> None:
     lab = Lab(busy="its utilization is 97 %")
 
     with pytest.raises(DataError, match=r"busy: its utilization is 97 %.*--even-if-busy"):

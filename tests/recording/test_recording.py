@@ -16,6 +16,7 @@ from neusight.recording.recording import (
     Step,
     StorageRef,
     TensorSpec,
+    flattened,
     release_of,
     replays,
     stepped_optimizer,
@@ -24,6 +25,12 @@ from neusight.recording.recording import (
 
 def recording_of(*steps: Step) -> Recording:
     return Recording(steps=steps, gpu="H100-SXM5-80GB", torch_version="2.13.0")
+
+
+def test_what_is_of_one_kind_is_found_in_lists_of_lists_in_order() -> None:
+    assert flattened((1, [2, ("three", [4])], None, {5: 6}), int) == [1, 2, 4]
+    assert flattened("one", str) == ["one"]
+    assert flattened(None, int) == []
 
 
 def test_a_spec_knows_its_memory_format() -> None:

@@ -283,9 +283,8 @@ def test_everything_is_reached_by_tab_and_has_a_name(page: Browser) -> None:
     for _ in range(12):
         page.press("Tab")
         reached.append(page.run(
-            "const e = document.activeElement, s = getComputedStyle(e);"
-            "return [e.tagName, e.ariaLabel || e.textContent || e.ariaRoleDescription,"
-            "s.outlineStyle !== 'none']"
+            "const e = document.activeElement, s = getComputedStyle(e);return [e.tagName, "
+            "e.ariaLabel || e.textContent || e.ariaRoleDescription,s.outlineStyle !== 'none']"
         ))  # fmt: skip
 
     assert [tag for tag, _, _ in reached[:5]] == ["BUTTON"] * 5

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from inspect import signature
 from typing import Any
 
+import pytest
 import torch
 
 import neusight
 from neusight.ops import register_op, unregister_op
 from neusight.predictors.kernel import Kernel
 from neusight.recording.recording import TensorSpec
-from neusight.stubs.stub_ops import counted, differentiable, make_op, names, used_functions
+from neusight.stubs.stub_ops import counted, differentiable, make_op, names, stub, used_functions
 
 
 def test_an_op_has_shapes_gradients_and_kernels() -> None:
@@ -53,6 +55,29 @@ def test_functions_are_noted_once_by_their_package() -> None:
     used = used_functions()
     assert [name.rpartition(".")[2] for name in used["some_package"]] == ["first", "Second"]
     assert used_functions() == {}
+
+
+def test_a_stub_has_the_parameters_of_the_package_and_gets_those_that_it_names() -> None:
+    used_functions()
+
+    @stub("some_package", "q, k, causal=False, *, scale=None")
+    def attend(q: int, causal: bool) -> Any:
+        return q, causal
+
+    @stub("some_package", "q, causal=False, scale=2, **others", "Scaled")
+    def scaled(q: int, **settings: Any) -> Any:
+        return q, settings
+
+    assert attend(1, 2, True) == (1, True)
+    assert attend(1, k=2, scale=0.5) == (1, False)
+    assert scaled(1, scale=3, unknown=4) == (1, {"causal": False, "scale": 3})
+    assert list(signature(attend).parameters) == ["q", "k", "causal", "scale"]
+    with pytest.raises(TypeError, match="k"):
+        attend(1)
+    assert [name.rpartition(".")[2] for name in used_functions()["some_package"]] == [
+        "attend",
+        "Scaled",
+    ]
 
 
 def test_names_are_those_of_the_objects_or_given() -> None:

@@ -111,7 +111,7 @@ def plan_layouts(options: argparse.Namespace, gpu_names: list[str]) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         request = _request(options, tokens, gpu_names)
-        found = find_layouts(request, in_processes, tell=_told(options))
+        found = find_layouts(request, in_processes, report=_reporter(options))
     names = tuple(gpu.name for gpu in request.gpus)
     script = options.script if found.prices else None
     report = LayoutReport(found, request.shape, request.work, prices, names, script, training)
@@ -181,9 +181,9 @@ def _world_sizes(text: str) -> list[int]:
     return [int(word) for word in words]
 
 
-def _told(options: argparse.Namespace) -> Callable[[str], None]:
-    def tell(text: str) -> None:
+def _reporter(options: argparse.Namespace) -> Callable[[str], None]:
+    def report(text: str) -> None:
         if not options.quiet:
             print(f"neusight: {text}", file=sys.stderr, flush=True)
 
-    return tell
+    return report

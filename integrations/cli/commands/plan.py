@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from neusight.exit_codes import ExitCode
@@ -29,8 +27,8 @@ from neusight.integrations.cli.commands.layouts import (
 from neusight.integrations.cli.files import report_problems, tried, write_json
 from neusight.integrations.cli.launchers import Launched, launched
 from neusight.integrations.cli.planning.candidates import Candidate, candidates_of
-from neusight.integrations.cli.planning.points import PlanPoint, PlanRequest, evaluated
-from neusight.integrations.cli.planning.processes import LostWorker, in_processes, num_cores, on_ray
+from neusight.integrations.cli.planning.points import PlanPoint, PlanRequest, evaluated_in_turn
+from neusight.integrations.cli.planning.processes import num_cores
 from neusight.integrations.cli.planning.ranking import RankedBy, Ranking, interim_text
 from neusight.integrations.cli.screen import coloured
 from neusight.integrations.cli.sweep import parse_sweep
@@ -41,7 +39,6 @@ from neusight.integrations.program.options import (
 )
 from neusight.integrations.program.program import Program
 from neusight.integrations.program.progress.reporting import reporting_work, seconds_as_text
-from neusight.integrations.program.runner import hide_gpus
 from neusight.integrations.report.side_by_side import parse_prices
 from neusight.interrupts import raises_from_here
 from neusight.predictors.errors import OptionError
@@ -130,7 +127,15 @@ def run(options: argparse.Namespace, program: Program | None) -> int:
             reporting_work(
                 lambda: f"{len(points)} of {total} done", quiet=planned.is_quiet
             ) as show,
-            closing(_points(planned, show)) as done,
+            closing(
+                evaluated_in_turn(
+                    planned.request,
+                    planned.candidates,
+                    at_once=planned.jobs,
+                    ray=planned.ray,
+                    while_waiting=show,
+                )
+            ) as done,
         ):
             for position, found in done:
                 points[position] = found
@@ -153,31 +158,6 @@ def run(options: argparse.Namespace, program: Program | None) -> int:
     if all(point.row is None for point in in_order):
         return ExitCode.SCRIPT_FAILED
     return ExitCode.WRONG_USE if problems else ExitCode.OK
-
-
-def _points(
-    planned: Planned, show: Callable[[], object]
-) -> Generator[tuple[int, list[PlanPoint]], None, None]:
-    """The points of each candidate as it ends; `show` is called while they run."""
-    work = partial(evaluated, planned.request)
-    if planned.ray is not None:
-        done = on_ray(work, planned.candidates, address=planned.ray, while_waiting=show)
-    else:
-        _load_once()
-        done = in_processes(work, planned.candidates, at_once=planned.jobs, while_waiting=show)
-    for position, found in done:
-        if isinstance(found, LostWorker):
-            candidate = planned.candidates[position]
-            yield position, [PlanPoint(candidate, problem=f"failed: {found.failure}")]
-        else:
-            yield position, found
-
-
-def _load_once() -> None:
-    """What each candidate needs, so that it is there when their processes are forked."""
-    hide_gpus()
-    import neusight.fake_cuda.session
-    import neusight.session  # noqa: F401
 
 
 # -- what is asked for -----------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import argparse
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,7 @@ from neusight.integrations.program.options import (
     stated_options,
 )
 from neusight.integrations.program.program import Program
+from neusight.integrations.program.progress.reporting import reporting_work
 from neusight.integrations.program.runner import Outcome
 from neusight.integrations.report.memory import MemoryReport, limit_of
 from neusight.integrations.report.side_by_side import lay_side_by_side, parse_prices
@@ -57,6 +59,7 @@ from neusight.predictors.terminal_text import printable, printable_text
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
+    from neusight.integrations.cli.planning.points import PlanPoint
     from neusight.integrations.cli.sweep import Sweep, SweepPoint
 
 HELP = "forecast an unmodified script"
@@ -259,7 +262,7 @@ def _own_words(request: RunRequest) -> list[str]:
 
 
 def _sweep(request: RunRequest, text: str) -> int:
-    from neusight.integrations.cli.sweep import parse_sweep, sweep_table, swept
+    from neusight.integrations.cli.sweep import parse_sweep, sweep_table
 
     raises_from_here()
     sweep = parse_sweep(text)
@@ -274,14 +277,7 @@ def _sweep(request: RunRequest, text: str) -> int:
     unused = [name for name, path in written.items() if path]
     if unused:
         raise OptionError(f"--sweep writes no --{unused[0]}: run the value you choose by itself")
-    points = swept(
-        sweep,
-        request.program,
-        request.gpus,
-        replace(request.options, quiet=True),
-        prices=request.prices,
-        quiet=request.options.quiet,
-    )
+    points = _swept(request, sweep)
     print(coloured(sweep_table(sweep, points), sys.stdout))
     problems: list[str] = []
     if request.json:
@@ -292,6 +288,38 @@ def _sweep(request: RunRequest, text: str) -> int:
     problems += _write_sweep_page(request, sweep, points) if request.html else []
     report_problems(problems)
     return ExitCode.SCRIPT_FAILED if all(point.failure for point in points) else ExitCode.OK
+
+
+def _swept(request: RunRequest, sweep: Sweep) -> list[SweepPoint]:
+    """A point for each value and GPU, in order. Each value runs in a process of its own, two at a
+    time where there are cores; unless it is quiet, standard error shows how many have ended."""
+    from neusight.integrations.cli.planning.candidates import candidates_of
+    from neusight.integrations.cli.planning.points import PlanRequest, evaluated_in_turn
+    from neusight.integrations.cli.planning.processes import num_cores
+    from neusight.integrations.cli.sweep import SweepPoint
+
+    options = request.options
+    asked = PlanRequest(tuple(request.gpus), options, request.prices, options.ranks)
+    candidates = candidates_of(request.program, [sweep], [options.rank])
+    found: dict[int, list[PlanPoint]] = {}
+
+    def words() -> str:
+        return f"{sweep.argument}: {len(found)} of {len(candidates)} done"
+
+    with (
+        reporting_work(words, quiet=options.quiet) as show,
+        closing(
+            evaluated_in_turn(asked, candidates, at_once=min(2, num_cores()), while_waiting=show)
+        ) as done,
+    ):
+        found.update(done)
+    return [
+        SweepPoint(value, gpu="", failure=point.failure)
+        if point.row is None
+        else SweepPoint.of(value, point.row)
+        for position, value in enumerate(sweep.values)
+        for point in found[position]
+    ]
 
 
 def _write_sweep_page(request: RunRequest, sweep: Sweep, points: Sequence[SweepPoint]) -> list[str]:

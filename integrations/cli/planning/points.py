@@ -6,17 +6,20 @@ import io
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TextIO
 
 from neusight.integrations.cli.hints import no_cuda_hint
 from neusight.integrations.cli.planning.candidates import Candidate
+from neusight.integrations.cli.planning.processes import LostWorker, in_processes, on_ray
 from neusight.integrations.program.forecasting import ProgramForecast, forecast_program
 from neusight.integrations.program.guard.guarded_process import is_guarded
 from neusight.integrations.program.options import ProgramOptions
+from neusight.integrations.program.runner import hide_gpus
 from neusight.integrations.report.side_by_side import SideBySideRow, lay_side_by_side
 from neusight.predictors.errors import NeusightError
 from neusight.predictors.formatting import bytes_text
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 
 _US_PER_HOUR = 3600e6
 _NS_PER_US = 1000
+#: How the problem of a program begins that failed.
+_FAILED = "failed: "
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,11 @@ class PlanPoint:
         return f"{self.candidate.title} on {self.gpu}" if self.gpu else self.candidate.title
 
     @property
+    def failure(self) -> str:
+        """Why nothing is known of it; "" where it was forecast, whether it fits or not."""
+        return "" if self.row is not None else self.problem.removeprefix(_FAILED)
+
+    @property
     def gpu_hours(self) -> float | None:
         """GPU-hours of a step, all ranks."""
         row = self.row
@@ -74,6 +84,36 @@ class PlanPoint:
             "exposed_communication_us": None if self.row is None else self.exposed_communication_us,
             "gpu_hours_per_step": self.gpu_hours,
         }
+
+
+def evaluated_in_turn(
+    request: PlanRequest,
+    candidates: Sequence[Candidate],
+    *,
+    at_once: int,
+    ray: str | None = None,
+    while_waiting: Callable[[], object],
+) -> Generator[tuple[int, list[PlanPoint]], None, None]:
+    """(position, points) of each candidate as it ends, so many at once, or on a Ray cluster."""
+    work = partial(evaluated, request)
+    if ray is not None:
+        done = on_ray(work, candidates, address=ray, while_waiting=while_waiting)
+    else:
+        _load_once()
+        done = in_processes(work, candidates, at_once=at_once, while_waiting=while_waiting)
+    for position, found in done:
+        if isinstance(found, LostWorker):
+            problem = f"{_FAILED}{found.failure}"
+            yield position, [PlanPoint(candidates[position], problem=problem)]
+        else:
+            yield position, found
+
+
+def _load_once() -> None:
+    """What each candidate needs, so that it is there when their processes are forked."""
+    hide_gpus()
+    import neusight.fake_cuda.session
+    import neusight.session  # noqa: F401
 
 
 def evaluated(request: PlanRequest, candidate: Candidate) -> list[PlanPoint]:
@@ -129,10 +169,10 @@ def _problem_of(first: ProgramForecast, errors: IO[bytes], request: PlanRequest)
     outcome = first.outcome
     if outcome.failure:
         stated = _last_line(errors) if outcome.exit_code > 1 else ""
-        return f"failed: {stated or outcome.failure}"
+        return f"{_FAILED}{stated or outcome.failure}"
     if not first.forecast.recording.num_ops:
         own = ["run", *(word for gpu in request.gpus for word in ("--gpu", gpu.name))]
-        return f"failed: {no_cuda_hint(first.program, own)}"
+        return f"{_FAILED}{no_cuda_hint(first.program, own)}"
     return ""
 
 

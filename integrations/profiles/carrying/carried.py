@@ -26,7 +26,7 @@ _NS_PER_US = 1000
 _SAME_HOST = 1.1
 
 #: Share of the kernel time from which on it is reported that it was carried by bytes alone.
-_TOLD = 0.01
+_NAMED_SHARE = 0.01
 
 
 def carry(
@@ -148,7 +148,7 @@ def _warnings(
         )
     total = sum(item.event.duration_ns for item in kernels) or 1
     by_bytes = sum(item.event.duration_ns for item in kernels if item.way == "bandwidth") / total
-    if by_bytes > _TOLD and source != target:
+    if by_bytes > _NAMED_SHARE and source != target:
         yield (
             f"{by_bytes:.0%} of the kernel time is of kernels that neusight cannot describe: it is"
             " carried by the bandwidth alone"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -135,7 +135,13 @@ def rows_of(
             _add(sides[work.kind, work.size, work.op], side, work)
     total_ns = sum(abs(sums[3] - sums[2]) for sums in sides.values())
     rows = [
-        _row(kind.value, op, str(size), sums, total_ns) for (kind, size, op), sums in sides.items()
+        _row(
+            (kind.value, op, str(size)),
+            (sums[0], sums[1]),
+            (sums[2] / NS_PER_US, sums[3] / NS_PER_US),
+            abs(sums[3] - sums[2]) / total_ns if total_ns else 0.0,
+        )
+        for (kind, size, op), sums in sides.items()
     ]
     return tuple(
         sorted(rows, key=lambda row: (-abs(row.forecast_us - row.measured_us), row.op, row.size))
@@ -148,19 +154,19 @@ def _add(sums: list[int], side: int, work: Work) -> None:
     sums[2 + side] += work.duration_ns
 
 
-def _row(kind: str, op: str, size: str, sums: Sequence[int], total_ns: int) -> ComparisonRow:
-    measured_us, forecast_us = sums[2] / NS_PER_US, sums[3] / NS_PER_US
+def _row(
+    of: tuple[str, str, str], counts: tuple[int, int], times_us: tuple[float, float], share: float
+) -> ComparisonRow:
+    """The row of a class, operator and size; counts and times are measured and forecast."""
+    measured_us, forecast_us = times_us
     error = error_of(forecast_us, measured_us)
     return ComparisonRow(
-        kernel_class=kind,
-        op=op,
-        size=size,
-        num_measured=sums[0],
-        num_forecast=sums[1],
+        *of,
+        *counts,
         measured_us=round(measured_us, 3),
         forecast_us=round(forecast_us, 3),
         error=None if error is None else round(error, 6),
-        error_share=round(abs(sums[3] - sums[2]) / total_ns, 6) if total_ns else 0.0,
+        error_share=round(share, 6),
     )
 
 
@@ -169,24 +175,15 @@ def class_rows(rows: Iterable[ComparisonRow]) -> tuple[ComparisonRow, ...]:
     groups: dict[str, list[ComparisonRow]] = defaultdict(list)
     for row in rows:
         groups[row.kernel_class].append(row)
-    found = []
-    for kind, members in groups.items():
-        measured_us = sum(row.measured_us for row in members)
-        forecast_us = sum(row.forecast_us for row in members)
-        error = error_of(forecast_us, measured_us)
-        found.append(
-            ComparisonRow(
-                kernel_class=kind,
-                op="",
-                size="",
-                num_measured=sum(row.num_measured for row in members),
-                num_forecast=sum(row.num_forecast for row in members),
-                measured_us=round(measured_us, 3),
-                forecast_us=round(forecast_us, 3),
-                error=None if error is None else round(error, 6),
-                error_share=round(sum(row.error_share for row in members), 6),
-            )
+    found = [
+        _row(
+            (kind, "", ""),
+            (sum(row.num_measured for row in members), sum(row.num_forecast for row in members)),
+            (sum(row.measured_us for row in members), sum(row.forecast_us for row in members)),
+            sum(row.error_share for row in members),
         )
+        for kind, members in groups.items()
+    ]
     return tuple(sorted(found, key=lambda row: (-row.measured_us, row.kernel_class)))
 
 

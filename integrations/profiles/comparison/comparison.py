@@ -54,24 +54,10 @@ class Comparison(ComparedFigures):
         return {
             "schema_version": SCHEMA_VERSION,
             "aliases_version": ALIASES_VERSION,
-            "measured": asdict(self.measured),
-            "forecast": asdict(self.forecast),
             "kernel_time_error": round(self.kernel_time_error, 6),
             "step_time_error": round(self.step_time_error, 6),
             "same_bound": self.same_bound,
-            "matched_share": self.matched_share,
-            "class_share": self.class_share,
-            "name_share": self.name_share,
-            "score": self.score,
-            "classes": [asdict(row) for row in self.classes],
-            "rows": [asdict(row) for row in self.rows],
-            "steps": [asdict(row) for row in self.steps],
-            "operators": [asdict(row) for row in self.operators],
-            "operator_pairs": asdict(self.operator_pairs),
-            "unmatched_measured": [asdict(row) for row in self.unmatched_measured],
-            "unmatched_forecast": [asdict(row) for row in self.unmatched_forecast],
-            "notes": list(self.notes),
-            "warnings": list(self.warnings),
+            **asdict(self),
         }
 
 

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from neusight.integrations.profiles.comparison.operator_reasons import reason_of
 from neusight.integrations.profiles.reading.profile import HostOp, Profile, ProfileStep
 
-__all__ = ["NO_OPERATORS", "OperatorDifference", "OperatorPairs", "paired_operators"]
-
 #: What autograd's engine records around each node, since torch 1.11.
 _ENGINE = "autograd::engine::evaluate_function: "
 #: Ranges that older torch wrote among the operators; they are annotations since.

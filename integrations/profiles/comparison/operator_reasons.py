@@ -9,8 +9,6 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-__all__ = ["reason_of"]
-
 
 class _Reason(NamedTuple):
     """Patterns of a difference (the operator around, measured names, forecast names), and why."""

@@ -13,10 +13,10 @@ class Notes:
     is_complete: bool = True
 
     def add(self, text: str) -> None:
-        """Tells it."""
+        """Keeps it."""
         self.texts.append(text)
 
     def cut(self, text: str) -> None:
-        """Tells it, and that the trace is not all there."""
+        """Keeps it, and that the trace is not all there."""
         self.is_complete = False
         self.texts.append(text)

@@ -14,15 +14,6 @@ from neusight.exit_codes import ExitCode
 from neusight.integrations.program.guard.system_calls import system_call
 from neusight.interrupts import RELAY
 
-__all__ = [
-    "end_with_parent",
-    "fork",
-    "ignore_interrupts",
-    "leave_exit_to_parent",
-    "refusal_of",
-    "text_of_end",
-]
-
 # Linux, include/uapi/linux/prctl.h.
 _PR_SET_PDEATHSIG = 1
 #: What mostly stands behind a signal.

@@ -60,19 +60,6 @@ from neusight.interrupts import (
 )
 from neusight.predictors.errors import OptionError
 
-__all__ = [
-    "FILES_VARIABLE",
-    "ProcessEnd",
-    "Terminated",
-    "checked_keep_folder",
-    "ending_on_sigterm",
-    "files_text",
-    "in_guarded_process",
-    "is_guarded",
-    "why_no_fallback",
-    "why_no_view",
-]
-
 T = TypeVar("T")
 
 #: What ends a process from outside: `kill`, and a terminal that is closed.
@@ -438,7 +425,7 @@ class _Signals:
             self._send(RELAY)
 
     def terminate(self, number: int, frame: FrameType | None) -> None:
-        """Tells the child, which may clean up; the second time it is ended at once."""
+        """Signals the child, which may clean up; the second time it is ended at once."""
         self.num_terminations += 1
         self.send_termination()
 

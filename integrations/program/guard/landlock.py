@@ -20,8 +20,6 @@ from neusight.integrations.program.guard.system_calls import (
     system_call,
 )
 
-__all__ = ["LEAST_ABI", "is_available", "landlock_abi", "restrict_writes", "why_no_landlock"]
-
 # Linux, include/uapi/linux/landlock.h.
 _VERSION_FLAG = 1
 _PATH_BENEATH = 1

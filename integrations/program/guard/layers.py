@@ -11,8 +11,6 @@ from typing import NamedTuple
 from neusight.fake_cuda.store.changes import ATTRIBUTES, Change, is_of_no_account
 from neusight.fake_cuda.store.leftovers import open_up
 
-__all__ = ["add_layer", "changes_in"]
-
 #: Folder with one for each layer, and the link in that which names what the layer covers.
 _LAYERS, _COVERED = "layers", "covered"
 

@@ -13,8 +13,6 @@ import pickle
 from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]
 from typing import Any
 
-__all__ = ["UnknownResultError", "decoded", "encoded", "encoded_error"]
-
 #: Modules of which every class is a value.
 _MODULES_OF_VALUES = (
     "neusight.ops.user_ops",

@@ -20,18 +20,6 @@ from neusight.integrations.program.guard.system_calls import (
     system_call,
 )
 
-__all__ = [
-    "CALLS",
-    "EMPTY_PATH",
-    "FOLLOW",
-    "NO_FOLLOW",
-    "REMOVE_FOLDER",
-    "Call",
-    "Request",
-    "install_filter",
-    "receive",
-]
-
 _IS_X86 = os.uname().machine == "x86_64"
 # Linux, include/uapi/linux/seccomp.h, audit.h, bpf_common.h.
 _ARCHITECTURE = 0xC000003E if _IS_X86 else 0xC00000B7

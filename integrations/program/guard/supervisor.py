@@ -32,8 +32,6 @@ from neusight.integrations.program.guard.system_calls import system_call
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["Supervisor", "why_unsupervised"]
-
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 #: Devices and processes: the kernel's own.
 _SYSTEM = ("/dev/", "/proc/", "/sys/")
@@ -120,7 +118,7 @@ class Supervisor:
                 raise _GoOn
             with _memory_of(request) as memory:
                 if request.is_waiting:
-                    self._answer(_Asked(request, memory.fileno(), self._overlay))
+                    self._answer(_RequestedCall(request, memory.fileno(), self._overlay))
         except (_GoOn, LeftAloneError):
             request.go_on()
         except BlockingIOError:
@@ -136,24 +134,24 @@ class Supervisor:
             return not call.flags_of(request.arguments) & _WRITES
         return call.does in ("stat", "access", "readlink", "chdir")
 
-    def _answer(self, asked: _Asked) -> None:
+    def _answer(self, requested: _RequestedCall) -> None:
         """Does a call."""
-        does, path = asked.call.does, asked.path()
-        if does not in _UNHEARD and path.startswith(_SYSTEM) and "/../" not in path:
+        does, path = requested.call.does, requested.path()
+        if does not in _NOT_COVERED and path.startswith(_SYSTEM) and "/../" not in path:
             raise _GoOn
-        operations: dict[str, Callable[[_Asked, str], int | None]] = {
+        operations: dict[str, Callable[[_RequestedCall, str], int | None]] = {
             "open": self._open,
             "stat": self._look,
             "access": self._look,
             "readlink": self._look,
             "chdir": self._enter,
-            "truncate": lambda asked, path: self._overlay.truncate(path, asked.mode),
-            "mkdir": lambda asked, path: self._overlay.mkdir(path, asked.masked_mode()),
-            "mknod": lambda asked, path: self._overlay.mknod(path, asked.masked_mode()),
-            "symlink": lambda asked, path: self._overlay.symlink(asked.second_text(), path),
+            "truncate": lambda requested, path: self._overlay.truncate(path, requested.mode),
+            "mkdir": lambda requested, path: self._overlay.mkdir(path, requested.masked_mode()),
+            "mknod": lambda requested, path: self._overlay.mknod(path, requested.masked_mode()),
+            "symlink": lambda requested, path: self._overlay.symlink(requested.second_text(), path),
             "unlink": self._unlink,
             "rename": self._rename,
-            "link": lambda asked, path: self._overlay.link(path, asked.second()),
+            "link": lambda requested, path: self._overlay.link(path, requested.second()),
             "chmod": self._change,
             "chown": self._change,
             "utime": self._change,
@@ -161,20 +159,20 @@ class Supervisor:
         }
         if does not in operations:  # programs do without calls that older kernels lack
             raise OSError(errno.ENOSYS, path)
-        done = operations[does](asked, path) or 0
+        done = operations[does](requested, path) or 0
         if does != "open":
-            asked.request.answer(value=done)
+            requested.request.answer(value=done)
             return
         try:
-            asked.request.answer_with(done, asked.flags)
+            requested.request.answer_with(done, requested.flags)
         finally:
             os.close(done)
 
-    def _open(self, asked: _Asked, path: str) -> int:
-        flags = asked.flags
+    def _open(self, requested: _RequestedCall, path: str) -> int:
+        flags = requested.flags
         if not flags & _WRITES:
-            return self._open_to_read(asked, path)
-        mode = asked.masked_mode() if flags & os.O_CREAT else 0
+            return self._open_to_read(requested, path)
+        mode = requested.masked_mode() if flags & os.O_CREAT else 0
         try:
             opened = self._overlay.open(
                 path, flags | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK, mode
@@ -183,15 +181,15 @@ class Supervisor:
             if error.errno == errno.ENXIO and not flags & os.O_NONBLOCK:  # a pipe nobody reads yet
                 raise BlockingIOError(errno.EAGAIN, path) from None
             if error.errno in (errno.EFBIG, errno.ENOSPC, errno.EDQUOT):
-                self._note_refused(asked, path)
+                self._note_refused(requested, path)
             raise
         if not flags & os.O_NONBLOCK:
             os.set_blocking(opened, True)
         return opened
 
-    def _open_to_read(self, asked: _Asked, path: str) -> int:
-        flags = asked.flags
-        place = self._place_to_see(asked, path, follow=not flags & os.O_NOFOLLOW)
+    def _open_to_read(self, requested: _RequestedCall, path: str) -> int:
+        flags = requested.flags
+        place = self._place_to_see(requested, path, follow=not flags & os.O_NOFOLLOW)
         mode = os.lstat(place).st_mode
         if stat.S_ISFIFO(mode):
             raise _GoOn
@@ -201,65 +199,65 @@ class Supervisor:
             raise OSError(errno.EOPNOTSUPP, path)
         return os.open(place, flags & ~os.O_PATH | os.O_CLOEXEC)
 
-    def _place_to_see(self, asked: _Asked, path: str, *, follow: bool) -> str:
+    def _place_to_see(self, requested: _RequestedCall, path: str, *, follow: bool) -> str:
         """Where to look instead of a path: where that is the same, the kernel may."""
         place, store = str(self._overlay.found(path, follow=follow)), self._overlay.store
-        is_ready = asked.call.does != "open" and store.is_within(place)
-        if not (store.is_untouched or is_ready or asked.goes_up(place)):
+        is_ready = requested.call.does != "open" and store.is_within(place)
+        if not (store.is_untouched or is_ready or requested.goes_up(place)):
             place = store.listing(self._overlay.visible(path, follow=follow)) or place
-        if place == path and not asked.starts_in_store:
+        if place == path and not requested.starts_in_store:
             raise _GoOn
         return place
 
-    def _look(self, asked: _Asked, path: str) -> int:
-        follow = asked.call.does != "readlink" and not asked.flags & NO_FOLLOW
-        return asked.redo(self._place_to_see(asked, path, follow=follow))
+    def _look(self, requested: _RequestedCall, path: str) -> int:
+        follow = requested.call.does != "readlink" and not requested.flags & NO_FOLLOW
+        return requested.redo(self._place_to_see(requested, path, follow=follow))
 
-    def _enter(self, asked: _Asked, path: str) -> None:
+    def _enter(self, requested: _RequestedCall, path: str) -> None:
         self._overlay.found(path)  # no folder that was removed
         raise _GoOn
 
-    def _unlink(self, asked: _Asked, path: str) -> None:
-        if asked.flags & REMOVE_FOLDER:
+    def _unlink(self, requested: _RequestedCall, path: str) -> None:
+        if requested.flags & REMOVE_FOLDER:
             self._overlay.rmdir(path)
         else:
             self._overlay.remove(path)
 
-    def _rename(self, asked: _Asked, path: str) -> None:
-        target = asked.second()
-        if asked.flags & _NO_REPLACE and self._overlay.exists(target):
+    def _rename(self, requested: _RequestedCall, path: str) -> None:
+        target = requested.second()
+        if requested.flags & _NO_REPLACE and self._overlay.exists(target):
             raise FileExistsError(errno.EEXIST, target)
-        if asked.flags & _EXCHANGE:
-            self._refuse(asked, target)
+        if requested.flags & _EXCHANGE:
+            self._refuse(requested, target)
         self._overlay.rename(path, target)
 
-    def _change(self, asked: _Asked, path: str) -> None:
+    def _change(self, requested: _RequestedCall, path: str) -> None:
         """Mode, owner, times and attributes, which Landlock does not cover."""
         store, visible = self._overlay.store, path
-        if not asked.is_by_descriptor:
-            visible = self._overlay.visible(path, follow=not asked.flags & NO_FOLLOW)
+        if not requested.is_by_descriptor:
+            visible = self._overlay.visible(path, follow=not requested.flags & NO_FOLLOW)
         status, place = store.lstat(visible), store.locate(visible)
         if place is None:
             raise FileNotFoundError(errno.ENOENT, path)
         if status is None or self._overlay.is_left_alone(visible):
             raise _GoOn
         is_own = place.is_private or store.is_made(place.path)
-        is_there = place.path == path and not asked.starts_in_store
-        if is_own and (asked.is_by_descriptor or is_there):
+        is_there = place.path == path and not requested.starts_in_store
+        if is_own and (requested.is_by_descriptor or is_there):
             raise _GoOn
-        if asked.call.does == "change":
-            self._refuse(asked, visible)
-        asked.redo(place.path if is_own else self._overlay.place_to_change(visible))
+        if requested.call.does == "change":
+            self._refuse(requested, visible)
+        requested.redo(place.path if is_own else self._overlay.place_to_change(visible))
 
-    def _refuse(self, asked: _Asked, path: str) -> NoReturn:
-        self._note_refused(asked, path)
+    def _refuse(self, requested: _RequestedCall, path: str) -> NoReturn:
+        self._note_refused(requested, path)
         raise PermissionError(errno.EACCES, path)
 
-    def _note_refused(self, asked: _Asked, path: str) -> None:
-        self._refused.setdefault(asked.program(), {})[path] = None
+    def _note_refused(self, requested: _RequestedCall, path: str) -> None:
+        self._refused.setdefault(requested.program(), {})[path] = None
 
 
-class _Asked:
+class _RequestedCall:
     """A request, with what lies in the memory of its process."""
 
     def __init__(self, request: Request, memory: int, overlay: Overlay) -> None:
@@ -376,7 +374,7 @@ class _Asked:
 
 
 #: Calls that Landlock lets pass.
-_UNHEARD = ("chmod", "chown", "utime", "change")
+_NOT_COVERED = ("chmod", "chown", "utime", "change")
 
 
 def _memory_of(request: Request) -> BinaryIO:
@@ -389,7 +387,7 @@ def _memory_of(request: Request) -> BinaryIO:
         memory.close()
     except OSError:
         pass
-    if CALLS[request.number].does in _UNHEARD:
+    if CALLS[request.number].does in _NOT_COVERED:
         raise PermissionError(errno.EACCES, "not ours")
     raise _GoOn
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 
-__all__ = ["promise_no_new_privileges", "system_call"]
-
 _IS_X86 = os.uname().machine == "x86_64"
 #: Name -> number on x86-64 and on arm64 (arch/x86/entry/syscalls/syscall_64.tbl and
 #: include/uapi/asm-generic/unistd.h of Linux).

@@ -25,8 +25,6 @@ from neusight.fake_cuda.store.changes import is_in
 from neusight.integrations.program.guard.layers import add_layer
 from neusight.integrations.program.guard.system_calls import system_call
 
-__all__ = ["enter_view", "reopen_inherited"]
-
 # Linux, include/uapi/linux/sched.h, mount.h, capability.h.
 _NEWNS, _NEWUSER = 0x00020000, 0x10000000
 _RDONLY, _REMOUNT, _BIND, _REC, _PRIVATE = 1, 1 << 5, 1 << 12, 1 << 14, 1 << 18

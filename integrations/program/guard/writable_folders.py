@@ -11,8 +11,6 @@ from pathlib import Path
 from neusight.fake_cuda.overlay.package_caches import cache_folders
 from neusight.fake_cuda.store.changes import is_in
 
-__all__ = ["allowed_folders", "caches_of_packages"]
-
 #: Devices, shared memory, and what a process says of itself.
 _ALWAYS = ("/dev", "/proc/self")
 

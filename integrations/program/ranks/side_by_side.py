@@ -194,7 +194,7 @@ class _Server:
                 process.kill()
 
     def _answer(self) -> None:
-        """Tells ranks what they wait for."""
+        """Sends ranks what they wait for."""
         answers, self._exchange.answers = self._exchange.answers, []
         for rank, answer in answers:
             self.ranks.processes[rank].send(answer)

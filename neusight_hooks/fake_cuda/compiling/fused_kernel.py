@@ -11,17 +11,6 @@ from typing import Any, Literal, NamedTuple
 from neusight.fake_cuda.compiling.origins import ops_of
 from neusight.fake_cuda.compiling.rules.flex_attention import attention_of
 
-__all__ = [
-    "FusedKernel",
-    "TouchedBuffer",
-    "described",
-    "kernel_of",
-    "loads_by_loop",
-    "num_instructions",
-    "num_operations",
-    "reads_along_columns",
-]
-
 Kind = Literal["pointwise", "reduction", "persistent_reduction", "foreach", "template"]
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -14,6 +14,7 @@ import torch.distributed.distributed_c10d as c10d
 from neusight.fake_cuda.distributed.communication import Communication, Transfer, tensors_in
 from neusight.fake_cuda.distributed.invalid_calls import peer_of, refuse_wrong_sizes
 from neusight.fake_cuda.distributed.known_values import follow_known_values, reduction_name
+from neusight.recording.handlers.registry import Args, Kwargs
 from neusight.recording.tensor import ForecastTensor
 
 if TYPE_CHECKING:
@@ -69,70 +70,76 @@ _group_called: Any = vars(c10d)["_resolve_process_group"]
 def collective_handlers(communication: Communication) -> dict[Any, Handler]:
     """What runs each collective in place of torch's fake kernels."""
     handlers: dict[Any, Handler] = {}
+
+    def handle(namespace: str, name: str, run: Callable[..., Any], *settings: str) -> None:
+        op = getattr(getattr(torch.ops, namespace), name).default
+        arguments = op._schema.arguments
+        handlers[op] = lambda recorder, func, args, kwargs: run(
+            communication, _Call(recorder, func, args, kwargs, arguments), *settings
+        )
+
     for name, written in _C10D.items():
-        op = getattr(torch.ops.c10d, name).default
-        handlers[op] = partial(_run_c10d, communication, _Parameters.of(op), written)
+        handle("c10d", name, _run_c10d, written)
     for name, (kind, peer) in _TRANSFERS.items():
-        op = getattr(torch.ops.c10d, name).default
-        handlers[op] = partial(_run_transfer, communication, _Parameters.of(op), kind, peer)
+        handle("c10d", name, _run_transfer, kind, peer)
     for name in _FUNCTIONAL:
-        op = getattr(torch.ops._c10d_functional, name).default
-        handlers[op] = partial(_run_functional, communication, _Parameters.of(op))
-    handlers[torch.ops.c10d.barrier.default] = partial(
-        _run_barrier, communication, _Parameters.of(torch.ops.c10d.barrier.default)
-    )
-    handlers[torch.ops._c10d_functional.wait_tensor.default] = partial(_wait, communication)
-    handlers[torch.ops._c10d_functional._wrap_tensor_autograd.default] = _wrap
+        handle("_c10d_functional", name, _run_functional)
+    handle("c10d", "barrier", _run_barrier)
+    handle("_c10d_functional", "wait_tensor", _wait)
+    handle("_c10d_functional", "_wrap_tensor_autograd", _wrap)
     return handlers
 
 
-class _Parameters(NamedTuple):
-    """The names of an op's arguments, in order, and their defaults."""
+class _Call:
+    """A call of a collective; `values` are its arguments by name, defaults included."""
 
-    names: tuple[str, ...]
-    defaults: Mapping[str, Any]
+    def __init__(
+        self, recorder: Recorder, func: Any, args: Args, kwargs: Kwargs, arguments: Sequence[Any]
+    ) -> None:
+        self.recorder, self.func, self.args, self.kwargs = recorder, func, args, kwargs
+        self.op: str = func._schema.name
+        given = dict(zip((one.name for one in arguments), args, strict=False)) | dict(kwargs)
+        self.values = {one.name: given.get(one.name, one.default_value) for one in arguments}
 
-    @classmethod
-    def of(cls, op: Any) -> _Parameters:
-        arguments = op._schema.arguments
-        return cls(
-            tuple(argument.name for argument in arguments),
-            {one.name: one.default_value for one in arguments if one.has_default_value()},
-        )
+    def unbox_group(self, communication: Communication, *between: int) -> Any:
+        """The group, which is recorded as a text: of the two ranks of a transfer."""
+        group = dist.ProcessGroup.unbox(self.values["process_group"])
+        self.values["process_group"] = communication.groups.text_of(group, between or None)
+        return group
 
-    def values(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Every argument of a call by its name."""
-        given = dict(zip(self.names, args, strict=False)) | dict(kwargs)
-        return {name: given.get(name, self.defaults.get(name)) for name in self.names}
+    def record(self, *values: Any) -> Callable[[], Any]:
+        """Puts the call with these arguments on the tape, when it is called."""
+        return partial(self.recorder.record_handled, self.func, values, {}, None)
+
+    def follow_values(self, group: Any, outputs: Any) -> None:
+        """What is known of the values of its outputs; experts get equal shares where a router's
+        choices are not known."""
+        short = self.op.partition("::")[2]
+        follow_known_values(self.recorder, group, short, self.values, outputs)
+        if self.values.get("input_split_sizes") and self.recorder.invention.sites:
+            self.recorder.warn_once(
+                "an all_to_all is split by counts that only a GPU can compute: each expert is "
+                "taken to get its equal share of the tokens"
+            )
 
 
-def _run_c10d(
-    communication: Communication,
-    parameters: _Parameters,
-    written: str,
-    recorder: Recorder,
-    func: Any,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-) -> Any:
-    values = parameters.values(args, kwargs)
+def _run_c10d(communication: Communication, call: _Call, written: str) -> Any:
+    values = call.values
     group = dist.ProcessGroup.unbox(values["process_group"])
-    refuse_wrong_sizes(func._schema.name.partition("::")[2], values, group)
-    communication.touched(func, args, kwargs)
-    values["process_group"] = communication.groups.text_of(group)
+    refuse_wrong_sizes(call.op.partition("::")[2], values, group)
+    communication.touched(call.func, call.args, call.kwargs)
+    call.unbox_group(communication)
     outputs = values[written]
-    recorded = {name: _plain(value) for name, value in values.items()}
     work = communication.run(
-        partial(recorder.record_handled, func, tuple(recorded.values()), {}, None),
+        call.record(*map(_plain, values.values())),
         group,
-        op=func._schema.name,
-        written=tensors_in((outputs,)),
+        op=call.op,
+        written=tensors_in(outputs),
         held=tensors_in(tuple(values.values())),
         is_asynchronous=bool(values["async_op"]),
     ).boxed()
-    follow_known_values(recorder, group, func._schema.name.partition("::")[2], values, outputs)
-    _warn_of_invented_splits(recorder, values)
-    return work if len(func._schema.returns) == 1 else (outputs, work)
+    call.follow_values(group, outputs)
+    return work if len(call.func._schema.returns) == 1 else (outputs, work)
 
 
 def _plain(value: Any) -> Any:
@@ -142,116 +149,69 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _run_transfer(
-    communication: Communication,
-    parameters: _Parameters,
-    kind: str,
-    peer_name: str,
-    recorder: Recorder,
-    func: Any,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-) -> Any:
-    values = parameters.values(args, kwargs)
+def _run_transfer(communication: Communication, call: _Call, kind: str, peer_name: str) -> Any:
+    values = call.values
+    communication.touched(call.func, call.args, call.kwargs)
     group = dist.ProcessGroup.unbox(values["process_group"])
-    communication.touched(func, args, kwargs)
     own = dist.get_rank()
     peer = peer_of(group, values[peer_name] if peer_name else None)
-    between = (min(own, peer), max(own, peer))
-    values["process_group"] = communication.groups.text_of(group, between)
+    call.unbox_group(communication, min(own, peer), max(own, peer))
     if peer_name:
         values[peer_name] = peer
     (tensor,) = values["tensors"]
     return communication.run(
-        partial(recorder.record_handled, func, tuple(values.values()), {}, None),
+        call.record(*values.values()),
         group,
-        op=func._schema.name,
+        op=call.op,
         written=() if kind == "isend" else (tensor,),
         held=(tensor,),
         transfer=Transfer(kind, peer, values["tag"], tensor),
     ).boxed()
 
 
-def _run_functional(
-    communication: Communication,
-    parameters: _Parameters,
-    recorder: Recorder,
-    func: Any,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-) -> Any:
-    values = parameters.values(args, kwargs)
+def _run_functional(communication: Communication, call: _Call) -> Any:
+    values = call.values
     name = values["group_name"]
     group = name if isinstance(name, dist.ProcessGroup) else _group_called(name)
-    communication.touched(func, args, kwargs)
-    if func._schema.name.endswith("_"):
-        out = args[0]
+    communication.touched(call.func, call.args, call.kwargs)
+    if call.op.endswith("_"):
+        out = call.args[0]
     elif "out" in values:
         out = values["out"]
     else:
-        out = recorder.fake_kernels.run(func, args, kwargs)
+        out = call.recorder.fake_kernels.run(call.func, call.args, call.kwargs)
     values["group_name"] = communication.groups.text_of(group)
-    by_name = {name: values[name] for name in parameters.names if name == "out"}
-    positional = tuple(value for name, value in values.items() if name != "out")
-    communication.run(
-        partial(recorder.record_handled, func, positional, by_name, out),
-        group,
-        op=func._schema.name,
-        written=tensors_in((out,)),
-        held=(),
-    )
-    follow_known_values(recorder, group, func._schema.name.partition("::")[2], values, out)
-    _warn_of_invented_splits(recorder, values)
+    by_name = {name: value for name, value in values.items() if name == "out"}
+    positional = [value for name, value in values.items() if name != "out"]
+    record = partial(call.recorder.record_handled, call.func, tuple(positional), by_name, out)
+    communication.run(record, group, op=call.op, written=tensors_in(out), held=())
+    call.follow_values(group, out)
     return out
 
 
-def _warn_of_invented_splits(recorder: Recorder, values: Mapping[str, Any]) -> None:
-    """Experts get equal shares where a router's choices are not known."""
-    splits = values.get("input_split_sizes")
-    if splits and recorder.invention.sites:
-        recorder.warn_once(
-            "an all_to_all is split by counts that only a GPU can compute: each expert is taken to "
-            "get its equal share of the tokens"
-        )
-
-
-def _run_barrier(
-    communication: Communication,
-    parameters: _Parameters,
-    recorder: Recorder,
-    func: Any,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-) -> Any:
+def _run_barrier(communication: Communication, call: _Call) -> Any:
     """An all-reduce of one element, for which the host waits."""
-    values = parameters.values(args, kwargs)
-    group = dist.ProcessGroup.unbox(values["process_group"])
-    values["process_group"] = communication.groups.text_of(group)
+    group = call.unbox_group(communication)
+    is_asynchronous = bool(call.values["async_op"])
     work = communication.run(
-        partial(recorder.record_handled, func, tuple(values.values()), {}, None),
+        call.record(*call.values.values()),
         group,
-        op=func._schema.name,
+        op=call.op,
         written=(),
         held=(),
-        is_asynchronous=bool(values["async_op"]),
+        is_asynchronous=is_asynchronous,
     )
-    if not values["async_op"]:
-        recorder.wait("barrier")
+    if not is_asynchronous:
+        call.recorder.wait("barrier")
     return work.boxed()
 
 
-def _wait(
-    communication: Communication,
-    recorder: Recorder,
-    func: Any,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-) -> Any:
-    tensor: ForecastTensor = args[0]
+def _wait(communication: Communication, call: _Call) -> Any:
+    tensor: ForecastTensor = call.args[0]
     communication.wait_for_tensor(tensor)
     return tensor
 
 
-def _wrap(recorder: Recorder, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _wrap(communication: Communication, call: _Call) -> Any:
     """What waits by itself where it is first used; nothing is launched."""
-    return functional.AsyncCollectiveTensor(args[0])
+    return functional.AsyncCollectiveTensor(call.args[0])

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from neusight.fake_cuda.distributed.groups import Groups
 from neusight.recording.call_stack import CallStack, call_site
-from neusight.recording.recording import DEVICES_OPTION
+from neusight.recording.recording import DEVICES_OPTION, flattened
 from neusight.recording.tape import TapedOp
 from neusight.recording.tensor import ForecastTensor
 
@@ -372,22 +372,15 @@ class _Future(torch.futures.Future[Any]):
             event = recorder.tape.record_event(side)
         finally:
             recorder.current_stream = before
-        communication.follow(tensors_in((value,)), event, side, "a communication hook")
+        communication.follow(tensors_in(value), event, side, "a communication hook")
         future = _Future(communication, event, side)
         future.set_result(value)
         return future
 
 
-def tensors_in(values: Sequence[Any]) -> list[ForecastTensor]:
+def tensors_in(values: object) -> list[ForecastTensor]:
     """The forecast tensors on a GPU among these, lists of lists included."""
-    found: list[ForecastTensor] = []
-    for value in values:
-        if isinstance(value, ForecastTensor):
-            if value._fake_device.type == "cuda":
-                found.append(value)
-        elif isinstance(value, (list, tuple)):
-            found += tensors_in(value)
-    return found
+    return [t for t in flattened(values, ForecastTensor) if t._fake_device.type == "cuda"]
 
 
 def _storage_of(tensor: ForecastTensor) -> int:

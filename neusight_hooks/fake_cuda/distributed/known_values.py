@@ -61,7 +61,7 @@ def follow_known_values(
 ) -> None:
     """Notes what a collective leaves in the tensors that it wrote, or forgets what was there."""
     known = recorder.known
-    outputs = tensors_in((written,))
+    outputs = tensors_in(written)
     inputs = tensors_in([value for value in values.values() if value is not written]) or outputs
     answer = _ANSWERS.get(name)
     if answer is None or not _is_even(values) or not all(tensor in known for tensor in inputs):

@@ -109,8 +109,7 @@ def _install_rendezvous(patches: Patches, rank: Rank, stores: _Stores, *, is_sta
         if not is_stated and world_size != 1 and "RANK" not in os.environ:
             raise OptionError(
                 f"{call_site()} joins other processes, but their number is not stated: say "
-                "--world-size, "
-                "forecast_on(..., world_size=...) or torchrun's variables"
+                "--world-size, forecast_on(..., world_size=...) or torchrun's variables"
             )
         first = stores.make("")
         real_init(backend, None, timeout, rank.world_size, rank.index, first, *args, **kwargs)

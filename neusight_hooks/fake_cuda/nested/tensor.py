@@ -17,9 +17,8 @@ NestedFunction = Callable[..., Any]
 FUNCTIONS: dict[str, NestedFunction] = {}
 
 _NO_SIZES = (
-    "Internal error: NestedTensorImpl doesn't support sizes. Please file an issue. size(i) "
-    "returns regular "
-    "dimensions; layout=torch.jagged has a shape."
+    "Internal error: NestedTensorImpl doesn't support sizes. Please file an issue. size(i) returns "
+    "regular dimensions; layout=torch.jagged has a shape."
 )
 
 

@@ -7,8 +7,6 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["as_builtin"]
-
 #: METH_VARARGS | METH_KEYWORDS (Include/methodobject.h).
 _ANY_ARGUMENTS = 0x0001 | 0x0002
 

@@ -15,8 +15,6 @@ from typing import Any
 from neusight.fake_cuda.overlay.overlay import Overlay
 from neusight.fake_cuda.patching import Patches
 
-__all__ = ["install_open_handles", "open_for_writing", "reopen"]
-
 _STANDARD_STREAMS = (0, 1, 2)
 
 

@@ -15,8 +15,6 @@ from neusight.fake_cuda.overlay.package_caches import cache_folders
 from neusight.fake_cuda.store.changes import is_in
 from neusight.fake_cuda.store.store import Place, Store, missing
 
-__all__ = ["LeftAloneError", "Overlay"]
-
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 #: What holds no files of the user's.

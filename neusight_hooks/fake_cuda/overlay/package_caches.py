@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["cache_folders"]
-
 #: Variables that say where a package keeps its cache.
 _VARIABLES = (
     "XDG_CACHE_HOME",

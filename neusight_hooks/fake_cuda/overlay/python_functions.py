@@ -18,9 +18,6 @@ from neusight.fake_cuda.overlay.builtin_functions import as_builtin
 from neusight.fake_cuda.overlay.overlay import LeftAloneError, Overlay
 from neusight.fake_cuda.patching import Patches
 
-__all__ = ["install_files", "install_folder_renames", "install_retries"]
-
-
 #: Functions of `os` that look at a path, and whether they follow its last link.
 _LOOKING = {
     "access": True, "stat": True, "lstat": False, "readlink": False, "statvfs": True,

@@ -12,8 +12,6 @@ from neusight.fake_cuda.overlay.writers import install_writers
 from neusight.fake_cuda.patching import Patches
 from neusight.fake_cuda.store.store import Store
 
-__all__ = ["attach", "install_spawned"]
-
 
 def install_spawned(patches: Patches, overlay: Overlay) -> None:
     """multiprocessing keeps its folder, and removes it itself when the process ends."""

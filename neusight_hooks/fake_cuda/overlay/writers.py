@@ -12,8 +12,6 @@ from neusight.fake_cuda.import_hooks import when_imported
 from neusight.fake_cuda.overlay.overlay import Overlay
 from neusight.fake_cuda.patching import Patches
 
-__all__ = ["install_writers"]
-
 
 def install_writers(patches: Patches, overlay: Overlay) -> None:
     """What these libraries would write over a file of the user's goes to a private copy."""

@@ -14,8 +14,6 @@ from typing import NamedTuple
 
 from neusight.fake_cuda.store.leftovers import STORE_PREFIX
 
-__all__ = ["ATTRIBUTES", "REMOVED", "Change", "is_in", "is_of_no_account", "keep", "summary_of"]
-
 #: Attributes that overlayfs keeps in an upper layer (Documentation/filesystems/overlayfs.rst), as
 #: root and as an ordinary user.
 ATTRIBUTES = ("trusted.overlay.", "user.overlay.")

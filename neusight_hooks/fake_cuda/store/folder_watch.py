@@ -7,8 +7,6 @@ from collections.abc import Collection
 from contextlib import suppress
 from typing import Any
 
-__all__ = ["MAX_ENTRIES", "MAX_FOLDERS", "FolderWatch"]
-
 #: Entries of one folder that are remembered: a scan of 10,000 takes some 20 ms (2026, on a laptop's
 #: disk, names cached). Larger folders are data sets; what is added there is not reported.
 MAX_ENTRIES = 10_000

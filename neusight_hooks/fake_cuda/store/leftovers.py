@@ -12,11 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 
-__all__ = [
-    "BEING_MADE", "MADE", "OWNER", "STORE_PREFIX", "TRANSPARENT", "open_up", "own",
-    "remove_leftovers", "remove_made", "remove_tree",
-]  # fmt: skip
-
 #: How the name of a store's folder begins.
 STORE_PREFIX = "neusight-"
 #: File in a store's folder with its owner's process number, which the owner keeps locked while it

@@ -8,8 +8,6 @@ import os
 import stat
 from types import SimpleNamespace
 
-__all__ = ["MAX_COPY_BYTES", "copy_privately"]
-
 #: Largest file that is copied byte for byte (where the file system shares blocks, any size is):
 #: beyond it the copy would take the script minutes and may fill the user's disk.
 MAX_COPY_BYTES = 2**30

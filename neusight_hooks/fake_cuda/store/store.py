@@ -36,8 +36,6 @@ from neusight.fake_cuda.store.leftovers import (
 from neusight.fake_cuda.store.private_copy import copy_privately
 from neusight.interrupts import signals_held
 
-__all__ = ["Place", "Store", "missing"]
-
 #: Symbolic links followed in one path (MAXSYMLINKS of Linux).
 _MAX_LINKS = 40
 #: Begins a file of mode _REFERENCE_MODE in `files` that names the place of the content.

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -548,14 +547,6 @@ def _install_streams(
         if stream is not None:
             recorder.current_stream = stream.stream_id
 
-    @contextlib.contextmanager
-    def use(stream: Any) -> Iterator[None]:
-        if stream is None:
-            yield
-            return
-        with stream:
-            yield
-
     class StreamContext:
         """torch.cuda.StreamContext."""
 
@@ -570,18 +561,15 @@ def _install_streams(
             if self.stream is not None:
                 self.stream.__exit__()
 
-    for name, ours in (
-        ("Event", event_class),
-        ("Stream", stream_class),
-        ("ExternalStream", stream_class),
-    ):
+    classes = {"Event": event_class, "Stream": stream_class, "ExternalStream": stream_class}
+    for name, ours in classes.items():
         _captured_before(patches, getattr(cuda, name), ours)
         for module in (cuda, cuda.streams):
             patches.set(module, name, ours)
     patches.replace_code(cuda, "current_stream", current)
     patches.replace_code(cuda, "default_stream", lambda device=None: stream_class(stream_id=0))
     patches.replace_code(cuda, "set_stream", set_stream)
-    patches.replace_code(cuda, "stream", use)
+    patches.replace_code(cuda, "stream", lambda stream: StreamContext(stream))
     patches.set(cuda, "StreamContext", StreamContext)
 
 
@@ -598,29 +586,25 @@ def _install_memory(patches: Patches, memory: SimulatedMemory, gpu: GPU, on_quer
         wanted = enabled if isinstance(enabled, str) else ("all" if enabled else None)
         memory.record_history(wanted, kwargs.get("max_entries"))
 
-    patches.replace_code(module, "memory_stats", lambda device=None: memory.statistics())
-    patches.replace_code(module, "reset_peak_memory_stats", lambda device=None: memory.reset_peak())
-    patches.replace_code(
-        module, "reset_accumulated_memory_stats", lambda device=None: memory.reset_accumulated()
-    )
-    patches.replace_code(module, "empty_cache", lambda: memory.empty_cache())
-    patches.replace_code(module, "mem_get_info", info)
-    patches.replace_code(
-        module,
-        "set_per_process_memory_fraction",
-        lambda fraction, device=None: memory.set_fraction(fraction),
-    )
-    patches.replace_code(
-        module, "get_per_process_memory_fraction", lambda device=None: memory.fraction()
-    )
-    patches.replace_code(
-        module, "memory_snapshot", lambda *args, **kwargs: memory.snapshot()["segments"]
-    )
-    patches.replace_code(module, "_record_memory_history", record_history)
-    patches.replace_code(module, "_snapshot", lambda *args, **kwargs: memory.snapshot())
-    patches.replace_code(module, "_set_allocator_settings", lambda env: memory.set_settings(env))
+    answers: dict[str, Callable[..., Any]] = {
+        "memory_stats": lambda device=None: memory.statistics(),
+        "reset_peak_memory_stats": lambda device=None: memory.reset_peak(),
+        "reset_accumulated_memory_stats": lambda device=None: memory.reset_accumulated(),
+        "empty_cache": memory.empty_cache,
+        "mem_get_info": info,
+        "set_per_process_memory_fraction": lambda fraction, device=None: memory.set_fraction(
+            fraction
+        ),
+        "get_per_process_memory_fraction": lambda device=None: memory.fraction(),
+        "memory_snapshot": lambda *args, **kwargs: memory.snapshot()["segments"],
+        "_record_memory_history": record_history,
+        "_snapshot": lambda *args, **kwargs: memory.snapshot(),
+        "_set_allocator_settings": lambda env: memory.set_settings(env),
+        "get_allocator_backend": lambda: "native",
+    }
+    for name, answer in answers.items():
+        patches.replace_code(module, name, answer)
     patches.set(torch._C, "_accelerator_setAllocatorSettings", memory.set_settings)
-    patches.replace_code(module, "get_allocator_backend", lambda: "native")
 
 
 #: What the legacy types of torch.cuda hold, by name.

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -124,7 +125,7 @@ def install_overrides(
             ("rnn_tanh", _RNN_TANH),
             ("rnn_relu", _RNN_RELU),
         ):
-            override(f"{name}.input", _rnn_input(mode))
+            override(f"{name}.input", partial(_rnn, mode, ()))
             override(f"{name}.data", _rnn_packed(mode))
         override("ctc_loss.Tensor", _ctc_loss_of_lists)
         override("one_hot", _one_hot)
@@ -326,48 +327,13 @@ def _float_mask(mask: Any, query: Any, key: Any, *, align: bool) -> Any:
 # -- recurrent networks ---------------------------------------------------------------------------
 
 
-def _rnn_input(mode: int) -> Callable[..., Any]:
-    def run(
-        input: Any,
-        hx: Any,
-        params: Sequence[Any],
-        has_biases: bool,
-        num_layers: int,
-        dropout: float,
-        train: bool,
-        bidirectional: bool,
-        batch_first: bool,
-    ) -> Any:
-        return _rnn(
-            mode, input, hx, params, has_biases, num_layers, dropout, train, bidirectional,
-            batch_first, (),
-        )  # fmt: skip
-
-    return run
-
-
 def _rnn_packed(mode: int) -> Callable[..., Any]:
-    def run(
-        data: Any,
-        batch_sizes: Any,
-        hx: Any,
-        params: Sequence[Any],
-        has_biases: bool,
-        num_layers: int,
-        dropout: float,
-        train: bool,
-        bidirectional: bool,
-    ) -> Any:
-        return _rnn(
-            mode, data, hx, params, has_biases, num_layers, dropout, train, bidirectional,
-            False, tuple(batch_sizes.tolist()),
-        )  # fmt: skip
-
-    return run
+    return lambda data, batch_sizes, *others: _rnn(mode, batch_sizes.tolist(), data, *others)
 
 
 def _rnn(
     mode: int,
+    batch_sizes: Sequence[int],
     data: Any,
     hx: Any,
     params: Sequence[Any],
@@ -376,8 +342,7 @@ def _rnn(
     dropout: float,
     train: bool,
     bidirectional: bool,
-    batch_first: bool,
-    batch_sizes: tuple[int, ...],
+    batch_first: bool = False,
 ) -> Any:
     hidden, cell = (hx[0], hx[1]) if mode == _LSTM else (hx, None)
     if torch.is_autocast_enabled("cuda"):

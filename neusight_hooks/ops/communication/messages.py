@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from neusight.predictors.clusters.placement import ranks_from
 from neusight.predictors.kernel import DTYPE_BYTES
-from neusight.recording.recording import Argument, OpSignature, TensorSpec
+from neusight.recording.recording import Argument, OpSignature, TensorSpec, flattened
 
 BARRIER = "barrier"
 ANY_SOURCE = "recvAnySource"
@@ -124,8 +124,8 @@ def messages_of(call: OpSignature) -> tuple[Message, ...]:
     if call.op not in _OPS:
         return ()
     name, taken, given = _OPS[call.op]
-    inputs = _tensors_in(call.by_name.get(taken))
-    outputs = _tensors_in(call.by_name.get(given) if given else call.outputs)
+    inputs = flattened(call.by_name.get(taken), TensorSpec)
+    outputs = flattened(call.by_name.get(given) if given else call.outputs, TensorSpec)
     sent, received = _num_elements(inputs), _num_elements(outputs)
     if name == "gather":
         received = sent * len(group.ranks)  # as NCCL notes it on every rank, also beside the root
@@ -160,7 +160,7 @@ def _transfers(call: OpSignature, group: ProcessGroup) -> tuple[Message, ...]:
     kinds = call.by_name["op_list"]
     assert isinstance(kinds, tuple)
     peers, tags = _numbers(call.by_name["peer_list"]), _numbers(call.by_name["tag_list"])
-    tensors = _tensors_in(call.by_name["tensors"])
+    tensors = flattened(call.by_name["tensors"], TensorSpec)
     return tuple(
         Message(
             name="send" if kind == "isend" else "recv",
@@ -173,14 +173,6 @@ def _transfers(call: OpSignature, group: ProcessGroup) -> tuple[Message, ...]:
         )
         for kind, peer, tag, spec in zip(kinds, peers, tags, tensors, strict=True)
     )
-
-
-def _tensors_in(value: Argument) -> list[TensorSpec]:
-    if isinstance(value, TensorSpec):
-        return [value]
-    if isinstance(value, tuple):
-        return [spec for item in value for spec in _tensors_in(item)]
-    return []
 
 
 def _num_elements(tensors: list[TensorSpec]) -> int:

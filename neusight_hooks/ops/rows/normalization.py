@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from neusight.ops.operands import (
     flags,
@@ -23,8 +23,11 @@ from neusight.ops.rows.rms_norm import (
     separate_rms_norm,
     separate_rms_norm_backward,
 )
-from neusight.predictors.kernel import Kernel, KernelClass, RowsSize, Variant
+from neusight.predictors.kernel import Kernel, KernelClass, KernelTraits, RowsSize, Variant
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 def _norm_kernel(
@@ -33,10 +36,7 @@ def _norm_kernel(
     writes: tuple[TensorSpec | None, ...],
     rows: int,
     width: int,
-    *,
-    variant: Variant,
-    is_backward: bool = False,
-    along_columns: bool = False,
+    **traits: Unpack[KernelTraits],
 ) -> list[Kernel]:
     if rows * width == 0:
         return []
@@ -49,10 +49,8 @@ def _norm_kernel(
             writes=writes,
             rows=rows,
             width=width,
-            variant=variant,
-            is_backward=is_backward,
-            along_columns=along_columns,
             layout=layout_of(whole),  # weights and statistics are indexed by row or column anyway
+            **traits,
         )
     ]
 

@@ -29,8 +29,6 @@ from neusight.recording.recording import Recording
 from neusight.timeline.spans import StepSpan, Timeline
 from neusight.timeline.steady import steady_step_of, steady_steps_of
 
-__all__ = ["GROUPS_FILE", "WORKLOAD", "ChakraFiles", "write_chakra"]
-
 #: Files are called `<prefix>.<rank>.et`, as simulators look for them.
 WORKLOAD = "forecast"
 GROUPS_FILE = "comm_groups.json"

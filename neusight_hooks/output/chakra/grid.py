@@ -8,8 +8,6 @@ from typing import NamedTuple
 from neusight.ops.communication.messages import Message
 from neusight.output.chakra.tasks import Task
 
-__all__ = ["GridRank", "Ranks", "numbered_groups", "ranks_of_grid"]
-
 Ranks = tuple[int, ...]
 
 #: The number of the group of all ranks; ASTRA-sim takes it for that, and numbers others from 1 on.
@@ -40,9 +38,8 @@ class GridRank(NamedTuple):
         found = _like_group(ranks, self.number, self.world_size)
         if found is None:
             raise ValueError(
-                f"ranks {_words(ranks)} lie in no grid, so it is not known which ranks "
-                "communicate with rank "
-                f"{self.number}"
+                f"ranks {_words(ranks)} lie in no grid, so it is not known which ranks communicate "
+                f"with rank {self.number}"
             )
         return found
 

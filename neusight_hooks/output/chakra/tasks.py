@@ -19,8 +19,6 @@ from neusight.recording.recording import (
 from neusight.timeline.spans import HostSpan, KernelSpan, StepSpan, Timeline
 from neusight.timeline.streams import LAUNCH_QUEUE_DEPTH
 
-__all__ = ["HOST_LANE", "Task", "tasks_of"]
-
 #: The lane of the host, beside those of streams.
 HOST_LANE = -1
 

@@ -10,18 +10,6 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple
 
-__all__ = [
-    "SCHEMA_VERSION",
-    "Attribute",
-    "CommType",
-    "Node",
-    "NodeType",
-    "delimited",
-    "metadata_bytes",
-    "node_bytes",
-    "varint",
-]
-
 SCHEMA_VERSION = "0.0.4"
 
 #: Wire types: a number of seven bits a byte, and bytes after their length.

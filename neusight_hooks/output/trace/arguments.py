@@ -14,16 +14,6 @@ from neusight.predictors.physics.launch_geometry import geometry_of
 from neusight.predictors.predictor import Estimate
 from neusight.recording.recording import Argument, OpSignature, TensorSpec
 
-__all__ = [
-    "CPP_TYPES",
-    "REGISTERS_PER_BLOCK",
-    "UNKNOWN",
-    "forecast_arguments",
-    "launch_arguments",
-    "passed",
-    "shape_arguments",
-]
-
 CPP_TYPES = {
     "float32": "float",
     "float64": "double",

@@ -10,8 +10,6 @@ from neusight.output.trace.arguments import CPP_TYPES
 from neusight.predictors.kernel import DTYPE_BYTES, CollectiveSize, Kernel, KernelClass
 from neusight.timeline.spans import KernelSpan, Timeline
 
-__all__ = ["Collectives", "distributed_info", "is_collective", "parameters"]
-
 #: The group of all ranks, as torch names it.
 _WORLD, _WORLD_DESCRIPTION, _OTHER_DESCRIPTION = "0", "default_pg", "undefined"
 _BACKEND = "nccl"

@@ -17,8 +17,6 @@ from neusight.output.trace.events import members
 from neusight.recording.recording import Argument, OpSignature, TensorSpec
 from neusight.timeline.spans import HostSpan
 
-__all__ = ["ShownInputs", "composite_arguments", "inner_arguments", "node_arguments"]
-
 # In the texts below `op.argument` is that of the first such op, `a|b` is b where there is no a,
 # `=x` the value x, `=` what was not given, and `?` a number that is not known.
 

@@ -12,8 +12,6 @@ from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import COPY_ENGINE_KERNELS, Kernel
 from neusight.timeline.spans import KernelSpan, Timeline
 
-__all__ = ["DEFAULT_STREAM", "DeviceLanes"]
-
 #: torch.cuda's default stream, as profiles number it, and what they add to others' numbers.
 DEFAULT_STREAM = 7
 _OTHER_STREAMS = 20

@@ -9,20 +9,6 @@ from typing import Any, NamedTuple
 
 from neusight.timeline.spans import Thread
 
-__all__ = [
-    "APART_NS",
-    "FORWARD_ARROW",
-    "LAUNCH_ARROW",
-    "PROCESS_ID",
-    "Counters",
-    "Event",
-    "EventLog",
-    "WrittenRows",
-    "compact_json",
-    "joined",
-    "members",
-]
-
 Event = dict[str, object]
 
 #: The process shown; rank r is this plus r. Its main thread has the same number.

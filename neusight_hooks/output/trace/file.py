@@ -27,16 +27,6 @@ from neusight.predictors.gpu import GPU
 from neusight.timeline.operators.tree import with_operators as add_operators
 from neusight.timeline.spans import StepSpan, Timeline
 
-__all__ = [
-    "TraceOptions",
-    "TraceText",
-    "begins_of",
-    "save_trace",
-    "trace_events",
-    "trace_text",
-    "write_trace",
-]
-
 #: Fixed, so that equal forecasts are equal files: 2024-01-01 00:00:00 UTC.
 BASE_TIME_NS = 1_704_067_200_000_000_000
 #: What runs before the first step shown, so that no time is zero.

@@ -9,8 +9,6 @@ from neusight.output.trace.events import Event, EventLog
 from neusight.predictors.gpu import GPU
 from neusight.predictors.physics.launch_geometry import MOST_THREADS_PER_CTA
 
-__all__ = ["device_properties", "frame_of", "names_of_lanes"]
-
 #: Sort position of GPU processes and of the profiler's own, as Kineto writes them.
 GPU_SORT_INDEX, SPANS_SORT_INDEX = 5_000_000, 536_870_912
 _SHARED_MEMORY_PER_BLOCK = 49152

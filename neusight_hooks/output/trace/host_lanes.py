@@ -25,8 +25,6 @@ from neusight.timeline.operators.repeats import offset_between
 from neusight.timeline.scheduler import GRAPH_LAUNCH
 from neusight.timeline.spans import HostSpan, KernelSpan, StepSpan, Timeline
 
-__all__ = ["HostLanes"]
-
 #: CUPTI's numbers of the runtime calls (as real profiles show them).
 _CALLBACK_IDS = {
     "cudaLaunchKernel": 211,

@@ -10,8 +10,6 @@ from neusight.output.trace.events import APART_NS, EventLog
 from neusight.timeline.operators.tree import shown_positions
 from neusight.timeline.spans import StepSpan, Timeline
 
-__all__ = ["write_memory_events"]
-
 
 def write_memory_events(
     log: EventLog,

@@ -14,8 +14,6 @@ from neusight.predictors.gpu import GPU
 from neusight.recording.recording import Recording
 from neusight.timeline.spans import Timeline
 
-__all__ = ["SPAN", "RankForecast", "rank_of", "worker_of", "write_rank_traces"]
-
 #: TensorBoard's plugin reads worker and span from `<worker>.<digits>.pt.trace.json`; a forecast is
 #: one span.
 SPAN = "1"

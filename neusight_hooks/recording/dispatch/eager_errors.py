@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from neusight.recording.recording import flattened
+
 aten = torch.ops.aten
 
 #: Elements of all operands together up to which the kernel for the CPU is asked: memory that is
@@ -47,7 +49,7 @@ def eager_error(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Ex
     """The error that the op raises on a GPU; None where it is not known. Call it where no dispatch
     mode is active."""
     values = (*args, *kwargs.values())
-    if sum(tensor.numel() for tensor in _tensors_in(values)) > _MOST_ELEMENTS:
+    if sum(tensor.numel() for tensor in flattened(values, torch.Tensor)) > _MOST_ELEMENTS:
         return None
     try:
         with torch.no_grad():
@@ -96,14 +98,6 @@ def _on_cpu(value: Any) -> Any:
     if isinstance(value, torch.device):
         return torch.device("cpu")
     return None if isinstance(value, torch.Generator) else value
-
-
-def _tensors_in(values: Sequence[Any]) -> Iterator[torch.Tensor]:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _tensors_in(value)
 
 
 # -- what fake kernels of torch 2.13 let pass ------------------------------------------------------

@@ -23,6 +23,7 @@ from neusight.recording.dispatch.eager_errors import (
     refused_by_cuda,
 )
 from neusight.recording.dispatch.meta_kernels import by_meta_kernel, is_row_major, is_view
+from neusight.recording.recording import flattened
 from neusight.recording.tensor import ForecastMode, ForecastTensor
 
 aten = torch.ops.aten
@@ -116,7 +117,7 @@ class FakeKernels:
         try:
             with self.lock, self._mode.inside():
                 operands = tuple(args)
-                if func is aten._to_copy.default or _has_forecast(args):
+                if func is aten._to_copy.default or flattened(args, ForecastTensor):
                     operands = tuple([self._without_data(arg) for arg in args])
                 out = self._mode.dispatch(func, (), operands, kwargs)
         except (UnsupportedOperatorException, DynamicOutputShapeException) as error:
@@ -199,15 +200,14 @@ class FakeKernels:
         if name in _LIKE_THEIR_INPUT:
             return self.run(aten.empty_like.default, (args[0],), {})
         raise UnmappedOpError(
-            f"{name} at {call_site()} has no fake kernel in torch {torch.__version__}, so what "
-            "it returns is not "
-            "known. Leave it out for the forecast, or put ops in its place "
-            "that are known."
+            f"{name} at {call_site()} has no fake kernel in torch {torch.__version__}, so what it "
+            "returns is not known. Leave it out for the forecast, or put ops in its place that are "
+            "known."
         ) from error
 
     def most_rows(self) -> int:
         """The most rows that an operand has of the op that runs now."""
-        tensors = _tensors_in(self._operands)
+        tensors = flattened(self._operands, torch.Tensor)
         return max((int(tensor.shape[0]) for tensor in tensors if tensor.dim()), default=1)
 
     def check_generator_of_cpu(self, generator: Any) -> None:
@@ -264,41 +264,22 @@ def _is_device_mismatch(error: Exception) -> bool:
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
-def _has_forecast(values: Sequence[Any]) -> bool:
-    return any(
-        isinstance(value, ForecastTensor)
-        or (isinstance(value, (list, tuple)) and _has_forecast(value))
-        for value in values
-    )
-
-
 def _is_dense(tensor: torch.Tensor) -> bool:
     return type(tensor) in (*_PLAIN, ForecastTensor) and is_row_major(tensor)
 
 
 def _forget_likeness(values: Iterable[Any]) -> None:
     """The op may give its arguments other shapes (`t_`, `resize_`, `out=`)."""
-    for value in values:
-        if isinstance(value, ForecastTensor):
-            value.alike = None
-        elif isinstance(value, (list, tuple)):
-            _forget_likeness(value)
+    for tensor in flattened(tuple(values), ForecastTensor):
+        tensor.alike = None
 
 
 def as_forecast(out: Any) -> Any:
     """Makes FakeTensors that torch's fake kernels returned into forecast tensors, in place."""
-    for tensor in _flat_fakes(out):
+    for tensor in flattened(out, FakeTensor):
         if not isinstance(tensor, ForecastTensor):
             tensor.__class__ = ForecastTensor  # same layout: only methods differ
     return out
-
-
-def _flat_fakes(out: Any) -> list[Any]:
-    if isinstance(out, FakeTensor):
-        return [out]
-    if isinstance(out, (list, tuple)):
-        return [tensor for item in out for tensor in _flat_fakes(item)]
-    return []
 
 
 def _device_mismatch_text(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
@@ -307,12 +288,13 @@ def _device_mismatch_text(func: Any, args: Sequence[Any], kwargs: Mapping[str, A
     same = "Expected all tensors to be on the same device, but "
     schema = func._schema
     if torch.Tag.pointwise in func.tags or schema.name == "aten::copy_":
-        found = sorted({str(tensor.device) for tensor in _tensors_in((*args, *kwargs.values()))})
+        tensors = flattened((*args, *kwargs.values()), torch.Tensor)
+        found = sorted({str(tensor.device) for tensor in tensors})
         return f"{same}found at least two devices, {found[-1]} and {found[0]}!"
     first = ""
     for position, parameter in enumerate(schema.arguments):
         value = args[position] if position < len(args) else kwargs.get(parameter.name)
-        for tensor in _tensors_in((value,)):
+        for tensor in flattened(value, torch.Tensor):
             device = str(tensor.device)
             if first and device != first:
                 method = "_".join(
@@ -352,13 +334,3 @@ def _check_convolution(data: torch.Tensor, weight: torch.Tensor) -> None:
     raise RuntimeError(
         f"Input type ({kinds[0]}) and weight type ({kinds[1]}) should be the same{dense}"
     )
-
-
-def _tensors_in(values: Sequence[Any]) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            found.append(value)
-        elif isinstance(value, (list, tuple)):
-            found.extend(_tensors_in(value))
-    return found

@@ -10,7 +10,7 @@ import torch
 
 from neusight.recording.dispatch.math_settings import needs_math
 from neusight.recording.dispatch.meta_kernels import is_view
-from neusight.recording.recording import OpSignature, TensorSpec
+from neusight.recording.recording import OpSignature, TensorSpec, flattened
 from neusight.recording.signature import signature_of
 from neusight.recording.tensor import ForecastTensor
 
@@ -165,8 +165,9 @@ def _answer_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: A
     items = out if isinstance(out, (list, tuple)) else ()
     if any(isinstance(item, (list, tuple)) for item in items):
         return "slow"
-    tensors = tensors_of(out)
-    inputs = {t.untyped_storage()._cdata for t in tensors_of((*args, *kwargs.values()))}
+    tensors = flattened(out, ForecastTensor)
+    given = flattened((*args, *kwargs.values()), ForecastTensor)
+    inputs = {t.untyped_storage()._cdata for t in given}
     storages = [t.untyped_storage()._cdata for t in tensors]
     if len(set(storages)) != len(storages) or inputs & set(storages):
         return "slow"  # shares storage without saying so
@@ -193,12 +194,3 @@ def _with_pinned(signature: OpSignature, pinned: Sequence[bool]) -> OpSignature:
         if is_pinned and isinstance(value, TensorSpec):
             arguments[position] = (name, value._replace(is_pinned=True))
     return replace(signature, arguments=tuple(arguments))
-
-
-def tensors_of(out: Any) -> list[ForecastTensor]:
-    """The tensors that an op returned, lists flattened."""
-    if isinstance(out, ForecastTensor):
-        return [out]
-    if isinstance(out, (list, tuple)):
-        return [tensor for item in out for tensor in tensors_of(item)]
-    return []

@@ -10,8 +10,6 @@ from typing import NamedTuple
 from neusight.recording.recording import Batch, Mark, stepped_optimizer
 from neusight.recording.tape import TapedInput, TapedOp, TapeEntry
 
-__all__ = ["batch_of_step"]
-
 
 class _CountedInput(NamedTuple):
     """One input, and how many times optimizers had stepped before it; inside a step each input

@@ -14,8 +14,6 @@ from torch.utils import _pytree as pytree
 from neusight.recording.repeats.state import plain_value
 from neusight.recording.tensor import ForecastTensor
 
-__all__ = ["CallOutput", "NewTensor", "objects_in", "output_of", "share_one"]
-
 #: Objects in objects are looked into so deep.
 _MAX_DEPTH = 4
 

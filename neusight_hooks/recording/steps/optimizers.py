@@ -9,8 +9,6 @@ import torch
 
 from neusight.recording.call_stack import program_variable
 
-__all__ = ["Optimizers"]
-
 #: An optimizer that updates more different modules is named by its own class alone.
 _MODULES_NAMED = 3
 

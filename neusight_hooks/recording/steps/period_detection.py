@@ -11,8 +11,6 @@ from weakref import WeakKeyDictionary
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Lookahead", "PeriodDetector", "StepEndNames", "period_at_end", "repetition"]
-
 Token = Hashable
 
 #: Kinds of turns that are named one by one; more are counted.

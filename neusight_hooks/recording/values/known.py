@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from neusight.recording.recording import OpSignature
+from neusight.recording.recording import OpSignature, flattened
 from neusight.recording.tensor import ForecastTensor
 
 #: Largest tensor of floats, in elements, whose real value is followed.
@@ -54,17 +54,6 @@ def may_be_known(signature: OpSignature) -> bool:
     if any(t.dtype == "bool" and t.numel <= MAX_KNOWN_ELEMENTS for t in outputs):
         return True
     return bool(outputs) and small_outputs and small_inputs
-
-
-def tensors_in(values: Sequence[Any]) -> list[torch.Tensor]:
-    """The tensors among arguments, lists flattened."""
-    found: list[torch.Tensor] = []
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            found.append(value)
-        elif isinstance(value, (list, tuple)):
-            found.extend(tensors_in(value))
-    return found
 
 
 class _ValueRef(weakref.ref):  # type: ignore[type-arg]
@@ -141,9 +130,8 @@ class KnownValues:
             if parameter.alias_info is None or not parameter.alias_info.is_write:
                 continue
             value = args[position] if position < len(args) else kwargs.get(parameter.name)
-            for tensor in tensors_in((value,)):
-                if isinstance(tensor, ForecastTensor):
-                    self.forget(tensor.untyped_storage()._cdata)
+            for tensor in flattened(value, ForecastTensor):
+                self.forget(tensor.untyped_storage()._cdata)
 
     def record_invented(self, tensor: torch.Tensor) -> None:
         """The tensor's value rests on one not known."""

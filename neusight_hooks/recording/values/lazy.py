@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from neusight.recording.dispatch.fake_kernels import FakeKernels
+from neusight.recording.recording import flattened
 from neusight.recording.tensor import ForecastMode, ForecastTensor
-from neusight.recording.values.known import KnownValues, tensors_in
+from neusight.recording.values.known import KnownValues
 
 #: Standard deviation of parameters that are filled when CPU code computes on them.
 PARAMETER_STD = 0.02
@@ -52,7 +53,7 @@ class LazyParameters:
     def run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Runs an op on CPU parameters that hold no data: without data where it initialises, copies
         or views them, else for real, filling them first."""
-        tensors = tensors_in((*args, *kwargs.values()))
+        tensors = flattened((*args, *kwargs.values()), torch.Tensor)
         if func is aten._to_copy.default and _is_meta(kwargs.get("device")):
             return without_data_on_meta(args[0], kwargs)
         if func is aten.detach.default:

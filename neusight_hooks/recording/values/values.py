@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
+from neusight.recording.recording import flattened
 from neusight.recording.tensor import ForecastMode, ForecastTensor
 from neusight.recording.values.invention import UNKNOWN_INT, Invention
 from neusight.recording.values.known import (
     MAX_KNOWN_ELEMENTS,
     KnownValues,
     is_small,
-    tensors_in,
 )
 from neusight.recording.values.lazy import LazyParameters
 
@@ -83,7 +83,7 @@ class Values:
                 result = func(*real_args, **real_kwargs)
         except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError):
             return False  # no CPU kernel for it: the value is unknown, nothing is lost
-        invented = any(self._known.is_invented(t) for t in tensors_in(args))
+        invented = any(self._known.is_invented(t) for t in flattened(args, torch.Tensor))
         results = result if isinstance(result, (list, tuple)) else [result]
         for mine, value in zip(outputs, results, strict=False):
             if isinstance(mine, ForecastTensor) and isinstance(value, torch.Tensor):
@@ -105,7 +105,7 @@ class Values:
     def _compare(self, func: Any, args: Sequence[Any], outputs: Sequence[Any]) -> bool:
         """Compares unknown numbers by what reading them would give: a loop may end either
         when `loss < 0.5` or with `while loss > 0.5`."""
-        tensors = tensors_in(args)
+        tensors = flattened(args, torch.Tensor)
         if any(t.numel() > MAX_KNOWN_ELEMENTS or not t.is_floating_point() for t in tensors):
             return False
         numbers = [

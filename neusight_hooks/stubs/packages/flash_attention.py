@@ -4,7 +4,6 @@ same, and its rotary embedding, norms and loss."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -23,10 +22,14 @@ from neusight.stubs.shared.flash_rows import (
     rms_norm_fn,
     swiglu,
 )
-from neusight.stubs.stub_ops import counted, differentiable, make_op, names, with_settings
+from neusight.stubs.stub_ops import counted, differentiable, make_op, names, stub
 
-Window = tuple[int, int]
-_WHOLE: Window = (-1, -1)
+#: What the functions of attention take behind their tensors.
+_SETTINGS = (
+    "dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, "
+    "alibi_slopes=None, deterministic=False, return_attn_probs=False"
+)
+_LENGTHS = "cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k"
 
 #: Types, the oldest architecture and the largest head that the kernels take (its README).
 _DTYPES = (torch.float16, torch.bfloat16)
@@ -76,60 +79,37 @@ def _outputs(query: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
     return torch.empty_like(query), query.new_empty(rows, dtype=torch.float32)
 
 
-@dataclass(frozen=True)
-class FlashSettings:
-    """What the functions of attention take behind their tensors."""
-
-    dropout_p: float = 0.0
-    softmax_scale: float | None = None
-    causal: bool = False
-    window_size: Window = _WHOLE
-    softcap: float = 0.0
-    alibi_slopes: Tensor | None = None
-    deterministic: bool = False
-    return_attn_probs: bool = False
-
-
-@dataclass(frozen=True)
-class PagedSettings(FlashSettings):
-    """The same with a table of the pages that hold keys and values."""
-
-    block_table: Tensor | None = None
-
-
 def _attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    settings: FlashSettings,
     *,
     bounds: tuple[Tensor, Tensor] | tuple[None, None] = (None, None),
     longest: tuple[int, int] | None = None,
+    **settings: Any,
 ) -> Any:
     """One call of the kernel on [batch, sequence, heads, width] or packed sequences."""
     refuse_what_cuda_refuses(query)
-    left, right = settings.window_size
+    left, right = settings["window_size"]
     max_q, max_k = longest or (query.shape[1], key.shape[1])
     out, statistics, *_ = torch.ops.aten._flash_attention_forward(
         *(query, key, value, *bounds, int(max_q), int(max_k)),
-        *(settings.dropout_p, settings.causal, False),
-        scale=settings.softmax_scale,
+        *(settings["dropout_p"], settings["causal"], False),
+        scale=settings["softmax_scale"],
         window_size_left=None if left < 0 else left,
         window_size_right=None if right < 0 else right,
-        alibi_slopes=settings.alibi_slopes,
+        alibi_slopes=settings["alibi_slopes"],
     )
-    return (out, statistics, None) if settings.return_attn_probs else out
+    return (out, statistics, None) if settings["return_attn_probs"] else out
 
 
-@counted("flash_attn")
-@with_settings(FlashSettings)
-def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, settings: FlashSettings) -> Any:
+@stub("flash_attn", f"q, k, v, {_SETTINGS}")
+def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, **settings: Any) -> Any:
     """Attention of [batch, sequence, heads, width]; k and v may have fewer heads."""
-    return _attend(q, k, v, settings)
+    return _attend(q, k, v, **settings)
 
 
-@counted("flash_attn")
-@with_settings(PagedSettings)
+@stub("flash_attn", f"q, k, v, {_LENGTHS}, {_SETTINGS}, block_table=None")
 def flash_attn_varlen_func(
     q: Tensor,
     k: Tensor,
@@ -138,78 +118,58 @@ def flash_attn_varlen_func(
     cu_seqlens_k: Tensor,
     max_seqlen_q: int,
     max_seqlen_k: int,
-    settings: FlashSettings,
+    **settings: Any,
 ) -> Any:
     """The same of packed sequences, [tokens, heads, width], with their cumulative lengths."""
     bounds, longest = (cu_seqlens_q, cu_seqlens_k), (max_seqlen_q, max_seqlen_k)
-    return _attend(q, k, v, settings, bounds=bounds, longest=longest)
+    return _attend(q, k, v, bounds=bounds, longest=longest, **settings)
 
 
-@counted("flash_attn")
-@with_settings(FlashSettings)
-def flash_attn_qkvpacked_func(qkv: Tensor, settings: FlashSettings) -> Any:
+@stub("flash_attn", f"qkv, {_SETTINGS}")
+def flash_attn_qkvpacked_func(qkv: Tensor, **settings: Any) -> Any:
     """Of [batch, sequence, 3, heads, width]."""
-    query, key, value = qkv.unbind(2)
-    return _attend(query, key, value, settings)
+    return _attend(*qkv.unbind(2), **settings)
 
 
-@counted("flash_attn")
-@with_settings(FlashSettings)
-def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, settings: FlashSettings) -> Any:
+@stub("flash_attn", f"q, kv, {_SETTINGS}")
+def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, **settings: Any) -> Any:
     """Of queries and [batch, sequence, 2, heads, width]."""
-    key, value = kv.unbind(2)
-    return _attend(q, key, value, settings)
+    return _attend(q, *kv.unbind(2), **settings)
 
 
-@counted("flash_attn")
-@with_settings(FlashSettings)
+@stub("flash_attn", f"qkv, cu_seqlens, max_seqlen, {_SETTINGS}")
 def flash_attn_varlen_qkvpacked_func(
-    qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, settings: FlashSettings
+    qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, **settings: Any
 ) -> Any:
     """Of packed sequences, [tokens, 3, heads, width]."""
-    query, key, value = qkv.unbind(1)
-    bounds, longest = (cu_seqlens, cu_seqlens), (max_seqlen, max_seqlen)
-    return _attend(query, key, value, settings, bounds=bounds, longest=longest)
+    lengths = (cu_seqlens, cu_seqlens, max_seqlen, max_seqlen)
+    return flash_attn_varlen_func(*qkv.unbind(1), *lengths, **settings)
 
 
-@counted("flash_attn")
-@with_settings(FlashSettings)
-def flash_attn_varlen_kvpacked_func(
-    q: Tensor,
-    kv: Tensor,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    settings: FlashSettings,
-) -> Any:
+@stub("flash_attn", f"q, kv, {_LENGTHS}, {_SETTINGS}")
+def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, **settings: Any) -> Any:
     """Of packed queries and [tokens, 2, heads, width]."""
-    key, value = kv.unbind(1)
-    bounds, longest = (cu_seqlens_q, cu_seqlens_k), (max_seqlen_q, max_seqlen_k)
-    return _attend(q, key, value, settings, bounds=bounds, longest=longest)
+    return flash_attn_varlen_func(q, *kv.unbind(1), **settings)
 
 
-@counted("flash_attn")
+@stub(
+    "flash_attn",
+    "q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_sin=None, cache_seqlens=None, "
+    "cache_batch_idx=None, cache_leftpad=None, block_table=None, softmax_scale=None, causal=False, "
+    "window_size=(-1, -1), softcap=0.0, rotary_interleaved=True, alibi_slopes=None, num_splits=0, "
+    "return_softmax_lse=False",
+)
 def flash_attn_with_kvcache(
     q: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
-    k: Tensor | None = None,
-    v: Tensor | None = None,
-    rotary_cos: Tensor | None = None,
-    rotary_sin: Tensor | None = None,
-    cache_seqlens: int | Tensor | None = None,
-    cache_batch_idx: Tensor | None = None,
-    cache_leftpad: Tensor | None = None,
-    block_table: Tensor | None = None,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: Window = _WHOLE,
-    softcap: float = 0.0,
-    rotary_interleaved: bool = True,
-    alibi_slopes: Tensor | None = None,
-    num_splits: int = 0,
-    return_softmax_lse: bool = False,
+    k: Tensor | None,
+    v: Tensor | None,
+    cache_seqlens: int | Tensor | None,
+    block_table: Tensor | None,
+    causal: bool,
+    window_size: tuple[int, int],
+    return_softmax_lse: bool,
 ) -> Any:
     """One step of decoding: new keys and values go into the caches, all in one kernel. A cache
     whose lengths are a tensor counts as full, since nobody knows what the tensor holds."""
@@ -223,20 +183,17 @@ def flash_attn_with_kvcache(
 class FlashSelfAttention(nn.Module):
     """Attention of a joint projection, packed or not."""
 
-    @counted("flash_attn")
-    def __init__(
-        self,
-        causal: bool = False,
-        softmax_scale: float | None = None,
-        attention_dropout: float = 0.0,
-        window_size: Window = _WHOLE,
-        alibi_slopes: Tensor | None = None,
-        deterministic: bool = False,
-    ) -> None:
+    @stub(
+        "flash_attn",
+        "self, causal=False, softmax_scale=None, attention_dropout=0.0, window_size=(-1, -1), "
+        "alibi_slopes=None, deterministic=False",
+    )
+    def __init__(self, attention_dropout: float, alibi_slopes: Any, **settings: Any) -> None:
         super().__init__()
-        self.causal, self.softmax_scale = causal, softmax_scale
+        self.causal, self.softmax_scale = settings["causal"], settings["softmax_scale"]
         self.drop = nn.Dropout(attention_dropout)
-        self.window_size, self.deterministic = window_size, deterministic
+        self.window_size = settings["window_size"]
+        self.deterministic = settings["deterministic"]
         self.register_buffer("alibi_slopes", alibi_slopes, persistent=False)
 
     def forward(
@@ -329,31 +286,22 @@ def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -
 # -- rotary embedding ------------------------------------------------------------------------------
 
 
-@counted("flash_attn")
-def apply_rotary_emb(
-    x: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    interleaved: bool = False,
-    inplace: bool = False,
-    seqlen_offsets: int | Tensor = 0,
-    cu_seqlens: Tensor | None = None,
-    max_seqlen: int | None = None,
-) -> Tensor:
+@stub(
+    "flash_attn",
+    "x, cos, sin, interleaved=False, inplace=False, seqlen_offsets=0, cu_seqlens=None, "
+    "max_seqlen=None",
+)
+def apply_rotary_emb(x: Tensor, cos: Tensor, sin: Tensor, inplace: bool) -> Any:
     """Rotates the first part of each head, as wide as twice `cos`, in one kernel."""
     return apply_rotary(x, cos, sin, inplace=inplace)
 
 
-@counted("flash_attn")
+@stub(
+    "flash_attn",
+    "qkv, cos, sin, cos_k=None, sin_k=None, interleaved=False, seqlen_offsets=0, num_heads_q=None",
+)
 def apply_rotary_emb_qkv_(
-    qkv: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    cos_k: Tensor | None = None,
-    sin_k: Tensor | None = None,
-    interleaved: bool = False,
-    seqlen_offsets: int | Tensor = 0,
-    num_heads_q: int | None = None,
+    qkv: Tensor, cos: Tensor, sin: Tensor, cos_k: Any, sin_k: Any, num_heads_q: int | None
 ) -> Tensor:
     """Rotates queries and keys of a joint projection in place: one kernel where they lie together
     and share their angles."""
@@ -373,14 +321,8 @@ def apply_rotary_emb_qkv_(
     return qkv
 
 
-@counted("flash_attn")
-def apply_rotary_emb_kv_(
-    kv: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    interleaved: bool = False,
-    seqlen_offsets: int | Tensor = 0,
-) -> Tensor:
+@stub("flash_attn", "kv, cos, sin, interleaved=False, seqlen_offsets=0")
+def apply_rotary_emb_kv_(kv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotates the keys of [batch, sequence, 2, heads, width] in place."""
     apply_rotary(kv[:, :, 0], cos, sin, inplace=True)
     return kv
@@ -389,14 +331,9 @@ def apply_rotary_emb_kv_(
 class RotaryEmbedding(nn.Module):
     """Angles for as many positions as were asked for, kept until more are."""
 
-    @counted("flash_attn")
+    @stub("flash_attn", "self, dim, base=10000.0, interleaved=False, scale_base=None, device=None")
     def __init__(
-        self,
-        dim: int,
-        base: float = 10000.0,
-        interleaved: bool = False,
-        scale_base: float | None = None,
-        device: Any = None,
+        self, dim: int, base: float, interleaved: bool, scale_base: float | None, device: Any
     ) -> None:
         super().__init__()
         self.dim, self.base, self.interleaved, self.scale_base = dim, base, interleaved, scale_base
@@ -457,44 +394,26 @@ differentiable(
 )
 
 
-@counted("flash_attn", "flash_attn_triton.flash_attn_func")
-def _triton_attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None = None,
-    causal: bool = False,
-    softmax_scale: float | None = None,
-) -> Tensor:
+_TRITON = "bias=None, causal=False, softmax_scale=None"
+
+
+@stub("flash_attn", f"q, k, v, {_TRITON}", "flash_attn_triton.flash_attn_func")
+def _triton_attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, causal: bool) -> Any:
     """Attention of [batch, sequence, heads, width] by the kernels in Triton."""
     refuse_what_cuda_refuses(q)
-    out: Tensor = _triton_forward(q, k, v, bias, causal)[0]
-    return out
+    return _triton_forward(q, k, v, bias, causal)[0]
 
 
-@counted("flash_attn", "flash_attn_triton.flash_attn_qkvpacked_func")
-def _triton_attend_qkv(
-    qkv: Tensor,
-    bias: Tensor | None = None,
-    causal: bool = False,
-    softmax_scale: float | None = None,
-) -> Tensor:
+@stub("flash_attn", f"qkv, {_TRITON}", "flash_attn_triton.flash_attn_qkvpacked_func")
+def _triton_attend_qkv(qkv: Tensor, bias: Tensor | None, causal: bool) -> Any:
     """The same of [batch, sequence, 3, heads, width]."""
-    query, key, value = qkv.unbind(2)
-    return _triton_attend(query, key, value, bias, causal, softmax_scale)
+    return _triton_attend(*qkv.unbind(2), bias, causal)
 
 
-@counted("flash_attn", "flash_attn_triton.flash_attn_kvpacked_func")
-def _triton_attend_kv(
-    q: Tensor,
-    kv: Tensor,
-    bias: Tensor | None = None,
-    causal: bool = False,
-    softmax_scale: float | None = None,
-) -> Tensor:
+@stub("flash_attn", f"q, kv, {_TRITON}", "flash_attn_triton.flash_attn_kvpacked_func")
+def _triton_attend_kv(q: Tensor, kv: Tensor, bias: Tensor | None, causal: bool) -> Any:
     """The same of queries and [batch, sequence, 2, heads, width]."""
-    key, value = kv.unbind(2)
-    return _triton_attend(q, key, value, bias, causal, softmax_scale)
+    return _triton_attend(q, *kv.unbind(2), bias, causal)
 
 
 # -- the loss -------------------------------------------------------------------------------------
@@ -503,17 +422,13 @@ def _triton_attend_kv(
 class CrossEntropyLoss(nn.Module):
     """The loss of classes in one kernel forward and one backward."""
 
-    @counted("flash_attn")
+    @stub(
+        "flash_attn",
+        "self, ignore_index=-100, reduction='mean', label_smoothing=0.0, logit_scale=1.0, "
+        "lse_square_scale=0.0, inplace_backward=False, process_group=None, return_z_loss=False",
+    )
     def __init__(
-        self,
-        ignore_index: int = -100,
-        reduction: str = "mean",
-        label_smoothing: float = 0.0,
-        logit_scale: float = 1.0,
-        lse_square_scale: float = 0.0,
-        inplace_backward: bool = False,
-        process_group: Any = None,
-        return_z_loss: bool = False,
+        self, ignore_index: int, reduction: str, inplace_backward: bool, return_z_loss: bool
     ) -> None:
         super().__init__()
         self.ignore_index, self.reduction = ignore_index, reduction

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -14,10 +13,9 @@ from neusight.stubs.packages.flash_attention import (
     cached_length,
     refuse_what_cuda_refuses,
 )
-from neusight.stubs.stub_ops import counted, differentiable, make_op, names, with_settings
+from neusight.stubs.stub_ops import differentiable, make_op, names, stub
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float8_e4m3fn)
-_WHOLE = (-1, -1)
 
 
 def _forward_outputs(query: Tensor, key: Tensor, value: Tensor, *others: Any) -> tuple[Tensor, ...]:
@@ -65,91 +63,60 @@ def _attend(
     value: Tensor,
     causal: bool,
     window_size: tuple[int, int],
-    with_probs: bool,
+    return_attn_probs: bool,
     bounds: tuple[Tensor | None, Tensor | None] = (None, None),
 ) -> Any:
     refuse_what_cuda_refuses(query, dtypes=_DTYPES)
     window = None if window_size[0] < 0 else window_size[0]
     out, statistics = _forward(query, key, value, *bounds, causal, window)
-    return (out, statistics) if with_probs else out
+    return (out, statistics) if return_attn_probs else out
 
 
-@dataclass(frozen=True)
-class Flash3Settings:
-    """What the functions of attention take behind their tensors."""
-
-    softmax_scale: float | None = None
-    causal: bool = False
-    qv: Tensor | None = None
-    q_descale: Tensor | None = None
-    k_descale: Tensor | None = None
-    v_descale: Tensor | None = None
-    window_size: tuple[int, int] = _WHOLE
-    attention_chunk: int = 0
-    softcap: float = 0.0
-    num_splits: int = 1
-    pack_gqa: bool | None = None
-    deterministic: bool = False
-    sm_margin: int = 0
-    return_attn_probs: bool = False
-
-    @property
-    def known(self) -> tuple[bool, tuple[int, int], bool]:
-        """Those that a forecast depends on."""
-        return self.causal, self.window_size, self.return_attn_probs
+_PACKAGE = "flash_attn_interface"
+#: What functions take behind their tensors.
+_SETTINGS = (
+    "softmax_scale=None, causal=False, qv=None, q_descale=None, k_descale=None, v_descale=None, "
+    "window_size=(-1, -1), attention_chunk=0, softcap=0.0, num_splits=1, pack_gqa=None, "
+    "deterministic=False, sm_margin=0, return_attn_probs=False"
+)
 
 
-@counted("flash_attn_interface")
-@with_settings(Flash3Settings)
-def flash_attn_func(q: Tensor, k: Tensor, v: Tensor, settings: Flash3Settings) -> Any:
+@stub(_PACKAGE, f"q, k, v, {_SETTINGS}")
+def flash_attn_func(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, window_size: Any, return_attn_probs: bool
+) -> Any:
     """Attention of [batch, sequence, heads, width]; k and v may have fewer heads."""
-    return _attend(q, k, v, *settings.known)
+    return _attend(q, k, v, causal, window_size, return_attn_probs)
 
 
-@dataclass(frozen=True)
-class _Used:
-    """How many of each packed sequence's tokens count."""
-
-    seqused_q: Tensor | None = None
-    seqused_k: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class VarlenSettings(Flash3Settings, _Used):
-    """Those of packed sequences."""
-
-
-@counted("flash_attn_interface")
-@with_settings(VarlenSettings)
+@stub(
+    _PACKAGE,
+    "q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, seqused_q=None, "
+    f"seqused_k=None, {_SETTINGS}",
+)
 def flash_attn_varlen_func(
     q: Tensor,
     k: Tensor,
     v: Tensor,
     cu_seqlens_q: Tensor,
     cu_seqlens_k: Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    settings: Flash3Settings,
+    causal: bool,
+    window_size: tuple[int, int],
+    return_attn_probs: bool,
 ) -> Any:
     """The same of packed sequences, [tokens, heads, width], with their cumulative lengths."""
-    return _attend(q, k, v, *settings.known, (cu_seqlens_q, cu_seqlens_k))
+    bounds = (cu_seqlens_q, cu_seqlens_k)
+    return _attend(q, k, v, causal, window_size, return_attn_probs, bounds)
 
 
-@counted("flash_attn_interface")
+@stub(
+    _PACKAGE,
+    "qkv, softmax_scale=None, causal=False, q_descale=None, k_descale=None, v_descale=None, "
+    "window_size=(-1, -1), attention_chunk=0, softcap=0.0, deterministic=False, num_heads_q=None, "
+    "sm_margin=0, return_attn_probs=False",
+)
 def flash_attn_qkvpacked_func(
-    qkv: Tensor,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    q_descale: Tensor | None = None,
-    k_descale: Tensor | None = None,
-    v_descale: Tensor | None = None,
-    window_size: tuple[int, int] = _WHOLE,
-    attention_chunk: int = 0,
-    softcap: float = 0.0,
-    deterministic: bool = False,
-    num_heads_q: int | None = None,
-    sm_margin: int = 0,
-    return_attn_probs: bool = False,
+    qkv: Tensor, causal: bool, window_size: Any, num_heads_q: int | None, return_attn_probs: bool
 ) -> Any:
     """Of [batch, sequence, 3, heads, width], or [batch, sequence, all heads, width]."""
     if qkv.dim() == 5:
@@ -161,38 +128,27 @@ def flash_attn_qkvpacked_func(
     return _attend(query, key, value, causal, window_size, return_attn_probs)
 
 
-@counted("flash_attn_interface")
+@stub(
+    _PACKAGE,
+    "q, k_cache, v_cache, k=None, v=None, qv=None, rotary_cos=None, rotary_sin=None, "
+    "cache_seqlens=None, cache_batch_idx=None, cache_leftpad=None, page_table=None, "
+    "cu_seqlens_q=None, cu_seqlens_k_new=None, max_seqlen_q=None, rotary_seqlens=None, "
+    "q_descale=None, k_descale=None, v_descale=None, softmax_scale=None, causal=False, "
+    "window_size=(-1, -1), attention_chunk=0, softcap=0.0, rotary_interleaved=True, "
+    "scheduler_metadata=None, num_splits=0, pack_gqa=None, sm_margin=0, return_softmax_lse=False",
+)
 def flash_attn_with_kvcache(
     q: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
-    k: Tensor | None = None,
-    v: Tensor | None = None,
-    qv: Tensor | None = None,
-    rotary_cos: Tensor | None = None,
-    rotary_sin: Tensor | None = None,
-    cache_seqlens: int | Tensor | None = None,
-    cache_batch_idx: Tensor | None = None,
-    cache_leftpad: Tensor | None = None,
-    page_table: Tensor | None = None,
-    cu_seqlens_q: Tensor | None = None,
-    cu_seqlens_k_new: Tensor | None = None,
-    max_seqlen_q: int | None = None,
-    rotary_seqlens: Tensor | None = None,
-    q_descale: Tensor | None = None,
-    k_descale: Tensor | None = None,
-    v_descale: Tensor | None = None,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: tuple[int, int] = _WHOLE,
-    attention_chunk: int = 0,
-    softcap: float = 0.0,
-    rotary_interleaved: bool = True,
-    scheduler_metadata: Tensor | None = None,
-    num_splits: int = 0,
-    pack_gqa: bool | None = None,
-    sm_margin: int = 0,
-    return_softmax_lse: bool = False,
+    k: Tensor | None,
+    v: Tensor | None,
+    cache_seqlens: int | Tensor | None,
+    page_table: Tensor | None,
+    cu_seqlens_q: Tensor | None,
+    causal: bool,
+    window_size: tuple[int, int],
+    return_softmax_lse: bool,
 ) -> Any:
     """One step of decoding, as in FlashAttention-2; packed queries count as one sequence each."""
     refuse_what_cuda_refuses(q, dtypes=_DTYPES)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from neusight.stubs.shared.flash_rows import RmsNorm, layer_norm_fn, rms_norm_fn
-from neusight.stubs.stub_ops import counted, differentiable, make_op, names
+from neusight.stubs.stub_ops import counted, differentiable, make_op, names, stub
 
 Given = Sequence[Any]
 Saved = Sequence[Any]
@@ -48,16 +48,18 @@ def _conv_backward(saved: Saved, given: Given, grad: Tensor) -> Any:
 differentiable(_conv, _conv_backward, saves=lambda inputs, out: inputs)
 
 
-@counted("causal_conv1d")
+@stub(
+    "causal_conv1d",
+    "x, weight, bias=None, seq_idx=None, initial_states=None, return_final_states=False, "
+    "final_states_out=None, activation=None",
+)
 def causal_conv1d_fn(
     x: Tensor,
     weight: Tensor,
-    bias: Tensor | None = None,
-    seq_idx: Tensor | None = None,
-    initial_states: Tensor | None = None,
-    return_final_states: bool = False,
-    final_states_out: Tensor | None = None,
-    activation: str | None = None,
+    bias: Tensor | None,
+    return_final_states: bool,
+    final_states_out: Tensor | None,
+    activation: str | None,
 ) -> Any:
     """A convolution of each channel over its last steps, with its activation, in one kernel."""
     if activation not in (None, "silu", "swish"):
@@ -71,16 +73,12 @@ def causal_conv1d_fn(
     return out, states
 
 
-@counted("causal_conv1d")
-def causal_conv1d_update(
-    x: Tensor,
-    conv_state: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    activation: str | None = None,
-    cache_seqlens: Tensor | None = None,
-    conv_state_indices: Tensor | None = None,
-) -> Any:
+@stub(
+    "causal_conv1d",
+    "x, conv_state, weight, bias=None, activation=None, cache_seqlens=None, "
+    "conv_state_indices=None",
+)
+def causal_conv1d_update(x: Tensor, conv_state: Tensor, weight: Tensor, bias: Any) -> Any:
     """One step of it, with its last inputs kept."""
     return _conv_update(x, conv_state, weight, bias)
 
@@ -129,21 +127,16 @@ def _scan_backward(saved: Saved, given: Given, grad: Any, gated: Any, states: An
 differentiable(_scan, _scan_backward, saves=lambda inputs, out: (*inputs, out[0], out[2]))
 
 
-@counted("mamba_ssm")
+@stub(
+    "mamba_ssm",
+    "u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=False, "
+    "return_last_state=False",
+)
 def selective_scan_fn(
-    u: Tensor,
-    delta: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None = None,
-    z: Tensor | None = None,
-    delta_bias: Tensor | None = None,
-    delta_softplus: bool = False,
-    return_last_state: bool = False,
+    z: Tensor | None, delta_softplus: bool, return_last_state: bool, **operands: Any
 ) -> Any:
     """The scan of [batch, channels, steps], gated by z, in one kernel."""
-    out, gated, states = _scan(u, delta, A, B, C, D, z, delta_bias)
+    out, gated, states = _scan(z=z, **operands)
     result = out if z is None else gated
     return (result, states[:, :, -1, 1::2]) if return_last_state else result
 
@@ -155,23 +148,14 @@ _state_update = make_op(
 )
 
 
-@counted("mamba_ssm")
-def selective_state_update(
-    state: Tensor,
-    x: Tensor,
-    dt: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None = None,
-    z: Tensor | None = None,
-    dt_bias: Tensor | None = None,
-    dt_softplus: bool = False,
-    state_batch_indices: Tensor | None = None,
-) -> Tensor:
+@stub(
+    "mamba_ssm",
+    "state, x, dt, A, B, C, D=None, z=None, dt_bias=None, dt_softplus=False, "
+    "state_batch_indices=None",
+)
+def selective_state_update(dt_softplus: bool, state_batch_indices: Any, **operands: Any) -> Any:
     """One step of a scan, with its state."""
-    out: Tensor = _state_update(state, x, dt, A, B, C, D, z, dt_bias)
-    return out
+    return _state_update(**operands)
 
 
 # -- the scan in chunks (Mamba 2) ------------------------------------------------------------------
@@ -204,27 +188,18 @@ def _chunk_backward(saved: Saved, given: Given, grad: Tensor, of_states: Any) ->
 differentiable(_chunks, _chunk_backward, saves=lambda inputs, out: (*inputs[:8], out[0]))
 
 
-@counted("mamba_ssm")
-def mamba_chunk_scan_combined(
-    x: Tensor,
-    dt: Tensor,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    chunk_size: int,
-    D: Tensor | None = None,
-    z: Tensor | None = None,
-    dt_bias: Tensor | None = None,
-    initial_states: Tensor | None = None,
-    seq_idx: Tensor | None = None,
-    cu_seqlens: Tensor | None = None,
-    dt_softplus: bool = False,
-    dt_limit: tuple[float, float] = (0.0, float("inf")),
-    return_final_states: bool = False,
-    **others: Any,
-) -> Any:
+_CHUNK_OPERANDS = ("x", "dt", "A", "B", "C", "D", "z", "dt_bias", "chunk_size")
+
+
+@stub(
+    "mamba_ssm",
+    "x, dt, A, B, C, chunk_size, D=None, z=None, dt_bias=None, initial_states=None, seq_idx=None, "
+    "cu_seqlens=None, dt_softplus=False, dt_limit=(0.0, float('inf')), return_final_states=False, "
+    "**others",
+)
+def mamba_chunk_scan_combined(return_final_states: bool, **given: Any) -> Any:
     """The scan of [batch, steps, heads, width] in chunks, by products."""
-    out, states = _chunks(x, dt, A, B, C, D, z, dt_bias, chunk_size)
+    out, states = _chunks(*(given[name] for name in _CHUNK_OPERANDS))
     return (out, states) if return_final_states else out
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from neusight.stubs.shared.gating import silu_product
-from neusight.stubs.stub_ops import counted, differentiable, make_op
+from neusight.stubs.stub_ops import counted, differentiable, make_op, stub
 
 Given = Sequence[Any]
 Saved = Sequence[Tensor]
@@ -54,18 +54,12 @@ class _RotateInPlace(torch.autograd.Function):
         return grads[0], None, None
 
 
-@counted("flash_attn")
-def apply_rotary(
-    x: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    seqlen_offsets: int | Tensor = 0,
-    cu_seqlens: Tensor | None = None,
-    max_seqlen: int | None = None,
-    interleaved: bool = False,
-    inplace: bool = False,
-    conjugate: bool = False,
-) -> Tensor:
+@stub(
+    "flash_attn",
+    "x, cos, sin, seqlen_offsets=0, cu_seqlens=None, max_seqlen=None, interleaved=False, "
+    "inplace=False, conjugate=False",
+)
+def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor, inplace: bool) -> Tensor:
     """Rotates pairs of the first elements of each head."""
     if 2 * cos.shape[-1] > x.shape[-1]:
         raise AssertionError("rotary_dim must be <= headdim")
@@ -104,9 +98,8 @@ _norm = make_op(
     _norm_outputs,
 )
 _norm_gradients = make_op(
-    "flash_attn::norm_backward(Tensor grad, Tensor source, Tensor weight, Tensor mean, "
-    "Tensor rstd, Tensor? grad_residual, bool has_bias, ScalarType dtype) "
-    "-> (Tensor, Tensor, Tensor)",
+    "flash_attn::norm_backward(Tensor grad, Tensor source, Tensor weight, Tensor mean, Tensor "
+    "rstd, Tensor? grad_residual, bool has_bias, ScalarType dtype) -> (Tensor, Tensor, Tensor)",
     lambda grad, source, weight, mean, rstd, grad_residual, has_bias, dtype: (
         torch.empty_like(source, dtype=dtype),
         source.new_empty((_PARTS, source.shape[-1]), dtype=torch.float32),
@@ -161,35 +154,21 @@ def _normed(
     return _Norm.apply(x, residual, weight, bias, is_rms, prenorm, residual_in_fp32)  # type: ignore[no-untyped-call]
 
 
-@counted("flash_attn")
-def layer_norm_fn(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    residual: Tensor | None = None,
-    eps: float = 1e-6,
-    prenorm: bool = False,
-    residual_in_fp32: bool = False,
-    is_rms_norm: bool = False,
-    **others: Any,
-) -> Any:
+_ADDED = "x, weight, bias, residual=None, eps=1e-6, prenorm=False, residual_in_fp32=False"
+
+
+@stub("flash_attn", f"{_ADDED}, is_rms_norm=False, **others")
+def layer_norm_fn(x: Tensor, is_rms_norm: bool, **settings: Any) -> Any:
     """Adds the residual and normalises, in one kernel."""
-    return _normed(x, weight, bias, residual, is_rms_norm, prenorm, residual_in_fp32)
+    settings.pop("eps")
+    return _normed(x, is_rms=is_rms_norm, **settings)
 
 
-@counted("flash_attn")
-def rms_norm_fn(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    residual: Tensor | None = None,
-    eps: float = 1e-6,
-    prenorm: bool = False,
-    residual_in_fp32: bool = False,
-    **others: Any,
-) -> Any:
+@stub("flash_attn", f"{_ADDED}, **others")
+def rms_norm_fn(x: Tensor, **settings: Any) -> Any:
     """The same by the root of the mean square."""
-    return _normed(x, weight, bias, residual, True, prenorm, residual_in_fp32)
+    settings.pop("eps")
+    return _normed(x, is_rms=True, **settings)
 
 
 @counted("flash_attn")
@@ -201,24 +180,19 @@ def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
 def _dropout_add(name: str, *, is_rms: bool) -> Callable[..., Any]:
     """Dropout, the residual and the norm, in one kernel."""
 
-    @counted("flash_attn", name)
+    @stub(
+        "flash_attn",
+        "x0, residual, weight, bias, dropout_p, epsilon, rowscale=None, layerscale=None, "
+        "prenorm=False, residual_in_fp32=False, return_dropout_mask=False",
+        name,
+    )
     def dropout_add_norm(
-        x0: Tensor,
-        residual: Tensor | None,
-        weight: Tensor,
-        bias: Tensor | None,
-        dropout_p: float,
-        epsilon: float,
-        rowscale: Tensor | None = None,
-        layerscale: Tensor | None = None,
-        prenorm: bool = False,
-        residual_in_fp32: bool = False,
-        return_dropout_mask: bool = False,
+        x0: Tensor, residual: Any, weight: Any, bias: Any, prenorm: bool, residual_in_fp32: bool
     ) -> Any:
         return _normed(x0, weight, bias, residual, is_rms, prenorm, residual_in_fp32)
 
     dropout_add_norm.__name__ = name
-    return dropout_add_norm
+    return cast("Callable[..., Any]", dropout_add_norm)
 
 
 dropout_add_layer_norm = _dropout_add("dropout_add_layer_norm", is_rms=False)
@@ -228,27 +202,20 @@ dropout_add_rms_norm = _dropout_add("dropout_add_rms_norm", is_rms=True)
 class RmsNorm(nn.Module):
     """`RMSNorm` of the package: a residual may be added in the same kernel."""
 
-    @counted("flash_attn", "RMSNorm")
-    def __init__(
-        self,
-        hidden_size: int,
-        eps: float = 1e-5,
-        dropout_p: float = 0.0,
-        zero_centered_weight: bool = False,
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
+    @stub(
+        "flash_attn",
+        "self, hidden_size, eps=1e-5, dropout_p=0.0, zero_centered_weight=False, device=None, "
+        "dtype=None",
+        "RMSNorm",
+    )
+    def __init__(self, hidden_size: int, eps: float, device: Any, dtype: Any) -> None:
         super().__init__()
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(hidden_size, device=device, dtype=dtype))
         self.register_parameter("bias", None)
 
     def forward(
-        self,
-        x: Tensor,
-        residual: Tensor | None = None,
-        prenorm: bool = False,
-        residual_in_fp32: bool = False,
+        self, x: Tensor, residual: Any = None, prenorm: bool = False, residual_in_fp32: bool = False
     ) -> Any:
         """The norm, and with `prenorm` the sum too."""
         return _normed(x, self.weight, None, residual, True, prenorm, residual_in_fp32)
@@ -257,16 +224,14 @@ class RmsNorm(nn.Module):
 class DropoutAddNorm(nn.Module):
     """`DropoutAddLayerNorm` of the package."""
 
-    @counted("flash_attn", "DropoutAddLayerNorm")
+    @stub(
+        "flash_attn",
+        "self, hidden_size, prenorm=False, p=0.0, eps=1e-5, residual_in_fp32=False, device=None, "
+        "dtype=None",
+        "DropoutAddLayerNorm",
+    )
     def __init__(
-        self,
-        hidden_size: int,
-        prenorm: bool = False,
-        p: float = 0.0,
-        eps: float = 1e-5,
-        residual_in_fp32: bool = False,
-        device: Any = None,
-        dtype: Any = None,
+        self, hidden_size: int, prenorm: bool, residual_in_fp32: bool, device: Any, dtype: Any
     ) -> None:
         super().__init__()
         self.prenorm, self.residual_in_fp32 = prenorm, residual_in_fp32
@@ -318,17 +283,13 @@ class _CrossEntropy(torch.autograd.Function):
         return _loss_gradient(logits, grads[0], lse, labels), None, None
 
 
-@counted("flash_attn")
+@stub(
+    "flash_attn",
+    "logits, labels, precomputed_lse=None, label_smoothing=0.0, logit_scale=1.0, "
+    "lse_square_scale=0.0, ignore_index=-100, inplace_backward=False, process_group=None",
+)
 def cross_entropy_loss(
-    logits: Tensor,
-    labels: Tensor,
-    precomputed_lse: Tensor | None = None,
-    label_smoothing: float = 0.0,
-    logit_scale: float = 1.0,
-    lse_square_scale: float = 0.0,
-    ignore_index: int = -100,
-    inplace_backward: bool = False,
-    process_group: Any = None,
+    logits: Tensor, labels: Tensor, inplace_backward: bool
 ) -> tuple[Tensor, Tensor]:
     """The loss of each row and its part that keeps the logits small."""
     losses, z_losses = _CrossEntropy.apply(logits, labels, inplace_backward)  # type: ignore[no-untyped-call]

@@ -16,8 +16,6 @@ from typing import Literal, NamedTuple, Union
 from neusight.ops.products.convolution import is_depthwise_of_torch
 from neusight.recording.recording import OpSignature, TensorSpec
 
-__all__ = ["CLOSE", "LAUNCH", "Open", "Token", "calls_within"]
-
 
 class Open(NamedTuple):
     """An operator begins."""

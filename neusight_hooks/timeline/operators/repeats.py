@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from neusight.timeline.spans import HostSpan, KernelSpan, StepSpan, Timeline
 
-__all__ = ["Offset", "later_kernels", "later_spans", "offset_between"]
-
 #: Spans are made by the ten thousand: without the function that a NamedTuple makes them by.
 _new = tuple.__new__
 

@@ -17,8 +17,6 @@ from neusight.timeline.operators.repeats import later_kernels, later_spans, offs
 from neusight.timeline.operators.self_times import BETWEEN_US, self_us
 from neusight.timeline.spans import HostSpan, KernelSpan, SpanKind, StepSpan, Thread, Timeline
 
-__all__ = ["shown_positions", "with_operators"]
-
 #: Spans are made by the ten thousand: without the function that a NamedTuple makes them by.
 _new = tuple.__new__
 _OP = KernelSpan._fields.index("op")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from neusight.predictors.clusters.placement import ranks_from
-from neusight.recording.recording import OpCall, OpSignature, TensorSpec, tensors_of
+from neusight.recording.recording import OpCall, OpSignature, TensorSpec, flattened
 
 #: Arguments that hold the text of a group.
 _GROUP_ARGUMENTS = ("process_group", "group_name", "group")
@@ -96,7 +96,7 @@ def _inputs(signature: OpSignature) -> tuple[TensorSpec, ...]:
     """What the rank puts in; where nothing is named so, all that the op touches."""
     for name, value in signature.arguments:
         if name.startswith("input"):
-            found = tuple(tensors_of(value))
+            found = tuple(flattened(value, TensorSpec))
             if found:
                 return found
     return signature.input_tensors

@@ -14,7 +14,7 @@ from neusight.timeline.streams import LAUNCH_QUEUE_DEPTH, Streams
 #: The time of an event that is recorded but has not happened, as far as anybody knows.
 _UNKNOWN = -1
 
-#: Told when a held kernel runs: its position, start and duration, and how long it waited in it.
+#: Called when a held kernel runs: its position, start and duration, and how long it waited in it.
 Placed = Callable[[int, int, int, int], None]
 
 

@@ -244,6 +244,5 @@ def peers_note(recording: Recording) -> str:
     plural = "s" if len(peers) > 1 else ""
     return (
         f"rank {recording.rank} sends to or receives from rank{plural} {reported}, whose steps "
-        "differ: "
-        "it is placed in time without them; --rank all-distinct runs them side by side"
+        "differ: it is placed in time without them; --rank all-distinct runs them side by side"
     )

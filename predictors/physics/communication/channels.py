@@ -11,8 +11,6 @@ from neusight.predictors.clusters.placement import GroupPlacement
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import CollectiveSize
 
-__all__ = ["CHANNEL_THREADS", "num_channels"]
-
 #: Inside a host over NVLink, two for each link of 25 GB/s, up to 24: "24 coll channels, 16 nvls
 #: channels, 32 p2p channels" of 8 H100 (18 links) and 24 of A100 (12), 16 of H800 (8; NCCL issue
 #: 892), 12 of V100 (6).

@@ -18,8 +18,6 @@ from neusight.predictors.physics.communication.collective import channels_of
 from neusight.predictors.physics.physical_time import Bound
 from neusight.predictors.physics.roofline import wire_bytes
 
-__all__ = ["Contention", "contention_of", "slowdown"]
-
 #: A collective leaves at least this share of SMs and bandwidth.
 _LEAST_LEFT = 0.5
 

@@ -10,8 +10,6 @@ from neusight.predictors.clusters.placement import GroupPlacement, placement_of
 from neusight.predictors.clusters.topology import Curve, Topology
 from neusight.predictors.kernel import CollectiveSize
 
-__all__ = ["curve_of", "measured_spread", "measured_us"]
-
 #: Half width of the 80 % interval between measured sizes: where those are a factor of 4 apart,
 #: 89 % of data/modern's rows of two nodes lie within (69 to 99 % by GPU, collective and group).
 _SPREAD = 0.2

@@ -17,8 +17,6 @@ from typing import NamedTuple
 
 from neusight.predictors.physics.roofline import sent_bytes
 
-__all__ = ["Crossing", "Inside", "network_us"]
-
 #: What a collective of a kind takes inside one node: kind, ranks, bytes of a rank's full buffer.
 Inside = Callable[[str, int, float], float]
 

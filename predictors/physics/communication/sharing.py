@@ -18,8 +18,6 @@ from neusight.predictors.physics.communication.collective import inside_gbps
 from neusight.predictors.physics.communication.system import system_of
 from neusight.predictors.physics.roofline import sent_bytes
 
-__all__ = ["BOTH_WAYS", "Flow", "fair_rates", "link_demands", "shared_times_ns"]
-
 #: The directions of a link that a ring uses: it sends to one neighbour and receives from another.
 BOTH_WAYS = ("out", "in")
 

@@ -10,8 +10,6 @@ from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import CollectiveSize, Kernel
 from neusight.predictors.physics.communication.system import system_of
 
-__all__ = ["num_hosts", "slowest_share"]
-
 #: By which share the same work differs between hosts of one kind (standard deviation): 0.4 to 4 %
 #: where it takes over 1 ms (data/kernelbench, two hosts each). A prior between them; nothing of
 #: many GPUs was used.

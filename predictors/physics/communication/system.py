@@ -9,8 +9,6 @@ from neusight.predictors.clusters.named import reference_by_name
 from neusight.predictors.clusters.topology import Level, Topology
 from neusight.predictors.gpu import GPU
 
-__all__ = ["PCIE_BASE_US", "PCIE_STEP_US", "is_bridged", "system_of"]
-
 #: GPUs of a node where it is not stated.
 _GPUS_PER_NODE = 8
 

@@ -157,11 +157,11 @@ def test_ctrl_c_keeps_what_is_done(
 ) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
 
-    def interrupted(found: plan.Planned, tell: object) -> Any:
-        yield 1, [PlanPoint(found.candidates[1], problem="failed: in some way")]
+    def interrupted(request: object, candidates: Any, **others: object) -> Any:
+        yield 1, [PlanPoint(candidates[1], problem="failed: in some way")]
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(plan, "_points", interrupted)
+    monkeypatch.setattr(plan, "evaluated_in_turn", interrupted)
 
     code = main(["plan", "--gpu", "H100", "--sweep", "batch=1,2", str(tmp_path / "train.py")])
 

@@ -179,7 +179,7 @@ if rank == 1:
 """
 
 
-def test_what_ranks_do_is_written_and_told_together(
+def test_what_ranks_do_is_written_and_shown_together(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "train.py").write_text(RANKS)

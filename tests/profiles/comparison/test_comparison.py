@@ -212,7 +212,7 @@ def test_a_program_with_all_sizes_doubled_is_called_another_one() -> None:
     assert warning.startswith("the forecast's problems are 2 times as large as the measured ones")
     assert "100% of the measured kernel time" in warning
     assert "Not the same program" in made.table().splitlines()[0]
-    assert made.to_json()["warnings"] == [warning]
+    assert made.to_json()["warnings"] == (warning,)
 
 
 def test_two_programs_are_distinguished_and_one_is_not_doubted() -> None:
@@ -325,7 +325,7 @@ def test_a_kernels_name_states_its_class(name: str, expected: KernelClass) -> No
     assert class_of_name(name) is expected
 
 
-def test_the_names_of_a_forecasts_kernels_tell_their_class() -> None:
+def test_the_names_of_a_forecasts_kernels_give_their_class() -> None:
     import torch
     import torch.nn.functional as F
 

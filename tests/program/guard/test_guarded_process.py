@@ -115,7 +115,7 @@ def test_what_cannot_be_sent_is_said_in_text(home: Path) -> None:
     ],
     ids=["kill", "real-time", "exit", "exit well", "interrupt"],
 )
-def test_a_process_that_ends_without_an_answer_is_told_in_text(
+def test_a_process_that_ends_without_an_answer_is_shown_in_text(
     end: Callable[[], object], failure: str, code: int, home: Path, either: str
 ) -> None:
     def work(store: Any) -> None:
@@ -144,7 +144,7 @@ def test_ctrl_c_is_the_childs(home: Path, either: str) -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_fork_that_runs_to_the_end_has_nothing_to_tell(home: Path, either: str) -> None:
+def test_a_fork_that_runs_to_the_end_has_no_result(home: Path, either: str) -> None:
     def work(store: Any) -> str:
         child = os.fork()
         if child == 0:
@@ -155,7 +155,7 @@ def test_a_fork_that_runs_to_the_end_has_nothing_to_tell(home: Path, either: str
     assert in_guarded_process(work, WORDS).answer == "the script's"
 
 
-def test_a_script_that_closes_every_descriptor_still_tells(home: Path, either: str) -> None:
+def test_a_script_that_closes_every_descriptor_still_reports(home: Path, either: str) -> None:
     def work(store: Any) -> str:
         os.closerange(3, 256)
         return "told"

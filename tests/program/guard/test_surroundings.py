@@ -117,9 +117,8 @@ def test_links_out_of_and_into_the_folder_lead_to_what_was_written(home: Path) -
     (outside / "in").symlink_to(home)
 
     answer = guarded(
-        "echo 1 >> file; echo 2 >> out/theirs.txt; cat ../outside/theirs.txt; "
-        "echo 3 >> ../outside/in/mine.txt; cat mine.txt; echo 4 > out/new; cat ../outside/new; "
-        "rm file; ls"
+        "echo 1 >> file; echo 2 >> out/theirs.txt; cat ../outside/theirs.txt; echo 3 >> "
+        "../outside/in/mine.txt; cat mine.txt; echo 4 > out/new; cat ../outside/new; rm file; ls"
     ).answer
 
     assert answer == "theirs1\n2\nmine3\n4\nmine.txt\nout\n"

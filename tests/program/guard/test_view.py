@@ -126,7 +126,7 @@ def test_all_that_programs_do_is_seen_inside_and_changes_nothing(place: Path, us
     assert standing(here, with_folder_times=True) == before
 
 
-def test_what_was_written_is_told_and_kept(place: Path, user: int) -> None:
+def test_what_was_written_is_listed_and_kept(place: Path, user: int) -> None:
     here, kept = place / "here", place / "kept"
     kept.mkdir()
 
@@ -214,7 +214,7 @@ def test_a_folder_of_a_group_that_is_not_the_users_own_is_refused(place: Path, u
     assert "here cannot be covered: its owner or group is another" in seen
 
 
-def test_what_stood_there_keeps_its_mode_when_changes_are_told(place: Path, user: int) -> None:
+def test_what_stood_there_keeps_its_mode_when_changes_are_listed(place: Path, user: int) -> None:
     here = place / "here"
     (here / "to_dir").symlink_to("dir")
     before = standing(here, with_folder_times=True)

@@ -414,7 +414,7 @@ def test_token_ids_that_plain_functions_look_up_are_samples_and_tokens() -> None
     assert (found.samples, found.tokens) == (4, 64)
 
 
-def test_a_product_of_what_is_trained_alone_tells_nothing() -> None:
+def test_a_product_of_what_is_trained_alone_says_nothing() -> None:
     weights, ratings = Weights((30, 4), (30, 4)), torch.randn(30, 30)
 
     def step() -> None:
@@ -443,13 +443,13 @@ def test_targets_of_other_networks_are_no_rollout() -> None:
     assert batch_of(step, actor, critic, target, trains=False).samples == 128
 
 
-def test_a_product_outside_of_modules_tells_nothing() -> None:
+def test_a_product_outside_of_modules_says_nothing() -> None:
     weight = torch.randn(8, 8)
 
     assert batch_of(lambda: torch.randn(4, 8).cuda() @ weight.cuda(), trains=False) == Batch()
 
 
-def test_position_ids_alone_tell_nothing() -> None:
+def test_position_ids_alone_say_nothing() -> None:
     model = nn.Embedding(16, 8)
 
     found = batch_of(lambda: model(torch.arange(16, device="cuda")).mean().backward(), model)

@@ -655,7 +655,7 @@ def test_a_block_of_different_ops_is_one_step() -> None:
     assert step_is(forecast) == "all of it"
 
 
-def test_the_summary_tells_what_was_taken_for_a_step() -> None:
+def test_the_summary_says_what_was_taken_for_a_step() -> None:
     forecast = forecast_of(lambda: training(4))
 
     assert "  step      one step of SGD; 4 training, 2 setup" in forecast.summary().splitlines()

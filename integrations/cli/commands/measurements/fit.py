@@ -15,9 +15,8 @@ if TYPE_CHECKING:
 
 HELP = "fit the trained predictors to measured kernels"
 DESCRIPTION = (
-    "Fit a predictor to tables of measured kernels and write its weights. The default predictor "
-    "is fitted to all tables; the published ones (neusight, habitat, linear) are fitted "
-    "to the FP32 "
+    "Fit a predictor to tables of measured kernels and write its weights. The default predictor is "
+    "fitted to all tables; the published ones (neusight, habitat, linear) are fitted to the FP32 "
     "tables, `kernels` and `conv_kernels`."
 )
 
@@ -60,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _fit_published(options: argparse.Namespace, folder: str) -> None:
-    """Fits one published predictor, telling as it goes: some take minutes."""
+    """Fits one published predictor, and prints its progress: some take minutes."""
     if options.predictor == "linear":
         from neusight.predictors.training.published.linear_fit import fit_linear
 
@@ -74,14 +73,14 @@ def _fit_published(options: argparse.Namespace, folder: str) -> None:
 
     fit = fit_neusight if options.predictor == "neusight" else fit_habitat
     effort = {"seed": options.seed, "width": options.width, "without": options.without}
-    scores = fit(folder, options.out, **effort, progress=_tell)
+    scores = fit(folder, options.out, **effort, progress=_print_progress)
     for kind, errors in scores.items():
         print(f"{kind}:")
         for gpu, error in errors.items():
             print(f"  {gpu:<40} {error:6.1%} on held-out shapes")
 
 
-def _tell(text: str) -> None:
+def _print_progress(text: str) -> None:
     """How far it is, on a terminal."""
     if sys.stderr.isatty():
         print(f"neusight: {text}", file=sys.stderr, flush=True)

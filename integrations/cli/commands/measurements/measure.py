@@ -93,8 +93,7 @@ def run(options: argparse.Namespace, *, start: Sequence[str] = MEASURE) -> int:
         show.end()
         print(
             f"neusight: interrupted; what was measured is in {folder}, and the same command "
-            "continues from"
-            " there",
+            "continues from there",
             file=sys.stderr,
         )
         return ExitCode.INTERRUPTED

@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
         predictor=options.predictor,
         calibration=options.calibration,
         only=options.only,
-        progress=_tell,
+        progress=_print_progress,
     )
     print(found.table())
     problems: list[str] = []
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     return ExitCode.WRONG_USE if problems else ExitCode.OK
 
 
-def _tell(text: str) -> None:
+def _print_progress(text: str) -> None:
     """How far it is, on a terminal: a workload takes some seconds."""
     if sys.stderr.isatty():
         print(f"neusight: {text}", file=sys.stderr, flush=True)

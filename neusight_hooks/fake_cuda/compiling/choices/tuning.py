@@ -14,8 +14,6 @@ from neusight.predictors.registry import find_predictor
 if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
 
-__all__ = ["TUNING", "TuningGain", "install_tuning"]
-
 #: Inductor's settings that ask for timings.
 TUNING = (
     "max_autotune",

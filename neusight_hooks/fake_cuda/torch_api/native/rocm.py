@@ -11,15 +11,6 @@ from neusight.fake_cuda.patching import Patches
 from neusight.memory.workspaces import HIPBLASLT_ARCHITECTURES
 from neusight.predictors.gpu import GPU
 
-__all__ = [
-    "HIP_VERSION",
-    "MIOPEN_VERSION",
-    "ROCM_ARCHITECTURES",
-    "architecture",
-    "install_rocm",
-    "l2_of_a_die",
-]
-
 #: HIP and ROCm that the forecast claims: those of torch's wheels for ROCm 7.2. torch leaves the
 #: hash behind HIP's version out (torch.version.hip, pull request 168097 of pytorch).
 HIP_VERSION, ROCM_VERSION = "7.2.26015", "7.2.0"

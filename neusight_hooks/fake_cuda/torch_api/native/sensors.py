@@ -29,7 +29,7 @@ def install_sensors(patches: Patches, recorder: Recorder, gpu: GPU) -> None:
 
     library = "AMD SMI" if gpu.vendor == "amd" else "NVML"
 
-    def telling(name: str, value: int, answer: str) -> Any:
+    def reporting(name: str, value: int, answer: str) -> Any:
         def read(device: Any = None) -> int:
             recorder.warn_once(_NO_SENSORS.format(name=name, library=library, answer=answer))
             return value
@@ -37,7 +37,7 @@ def install_sensors(patches: Patches, recorder: Recorder, gpu: GPU) -> None:
         return read
 
     for name, (value, answer) in assumed.items():
-        patches.replace_code(torch.cuda, name, telling(name, value, answer))
+        patches.replace_code(torch.cuda, name, reporting(name, value, answer))
 
     def used(device: Any = None) -> int:
         free, total = torch.cuda.mem_get_info()

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from neusight.recording.handlers.registry import overloads
 from neusight.recording.handlers.sparse.construction import converted
 from neusight.recording.handlers.sparse.pattern import (
     bounded,
@@ -20,6 +21,7 @@ from neusight.recording.handlers.sparse.tensor import (
     SparseTensor,
     compressed,
     coordinates,
+    is_sparse,
     launch,
     on_sparse,
     recorder_of,
@@ -38,9 +40,7 @@ sinh sqrt tan tanh trunc threshold_backward _conj""".split()  # noqa: SIM905 - a
 
 def _overloads(*names: str) -> list[Any]:
     """The overloads of these ops that return something new, as far as this torch has them."""
-    packets = [getattr(aten, name) for name in names if hasattr(aten, name)]
-    found = [getattr(packet, overload) for packet in packets for overload in packet.overloads()]
-    return [f for f in found if not any(a.is_out for a in f._schema.arguments)]
+    return [f for f in overloads(*names) if not any(a.is_out for a in f._schema.arguments)]
 
 
 def _values_of(value: Any) -> Any:
@@ -67,17 +67,13 @@ def _become(tensor: SparseTensor, other: SparseTensor) -> SparseTensor:
 
 
 def _is_scalar(value: Any) -> bool:
-    return not isinstance(value, torch.Tensor) or (value.dim() == 0 and not _is_sparse(value))
-
-
-def _is_sparse(value: Any) -> bool:
-    return isinstance(value, SparseTensor)
+    return not isinstance(value, torch.Tensor) or (value.dim() == 0 and not is_sparse(value))
 
 
 @on_sparse(*_overloads("div", "true_divide", "floor_divide", "pow"))
 def _scaled(func: Any, self: Any, other: Any, **kwargs: Any) -> Any:
     """By a number: its values are, of a power those of the coalesced tensor."""
-    if not _is_sparse(self) or not _is_scalar(other):
+    if not is_sparse(self) or not _is_scalar(other):
         raise RuntimeError("Sparse division requires a scalar or zero-dim dense tensor divisor")
     if func._schema.name == "aten::pow":
         self = coalesced(self)
@@ -92,20 +88,20 @@ def _scaled_in_place(func: Any, self: SparseTensor, other: Any, **kwargs: Any) -
 
 @on_sparse(*_overloads("mul_"))
 def _multiply_in_place(func: Any, self: Any, other: Any) -> Any:
-    if _is_sparse(self) and _is_scalar(other):
+    if is_sparse(self) and _is_scalar(other):
         func(self.parts.values, other)
         return self
     product = _multiply(aten.mul.Tensor, self, other)
-    return _become(self, product) if _is_sparse(self) else self
+    return _become(self, product) if is_sparse(self) else self
 
 
 @on_sparse(*_overloads("mul"))
 def _multiply(func: Any, self: Any, other: Any) -> Any:
-    if not _is_sparse(self):
+    if not is_sparse(self):
         self, other = other, self
     if _is_scalar(other):
         return with_values(self, func(self.parts.values, other))
-    if not _is_sparse(other):
+    if not is_sparse(other):
         return _multiply_dense(self, other)
     first, second = coalesced(_as_coo(self)), coalesced(_as_coo(other))
     return converted(_common(first, second), self.layout)
@@ -165,9 +161,9 @@ def _common(first: SparseTensor, second: SparseTensor) -> SparseTensor:
 def _add(func: Any, self: Any, other: Any, *, alpha: Any = 1) -> Any:
     """Two COO tensors end up one behind the other, not coalesced (add_out_sparse_cuda)."""
     scale = -alpha if func._schema.name == "aten::sub" else alpha
-    if not _is_sparse(self) and _is_sparse(other):
+    if not is_sparse(self) and is_sparse(other):
         return _add_to_dense(aten.clone.default(self), other, scale)
-    if not _is_sparse(other):
+    if not is_sparse(other):
         raise RuntimeError("add(sparse, dense) is not supported. Use add(dense, sparse) instead.")
     if self.shape != other.shape:
         raise RuntimeError(
@@ -206,7 +202,7 @@ def _add_to_dense(dense: Any, sparse: Any, scale: Any) -> Any:
 @on_sparse(*_overloads("add_", "sub_"))
 def _add_in_place(func: Any, self: Any, other: Any, *, alpha: Any = 1) -> Any:
     scale = -alpha if func._schema.name == "aten::sub_" else alpha
-    if not _is_sparse(self):
+    if not is_sparse(self):
         return _add_to_dense(self, other, scale)
     return _become(self, _add(aten.add.Tensor, self, other, alpha=scale))
 
@@ -292,7 +288,7 @@ def _zero(func: Any, self: SparseTensor) -> SparseTensor:
 
 @on_sparse(aten.copy_.default)
 def _copy(func: Any, self: Any, source: Any, non_blocking: bool = False) -> Any:
-    if not _is_sparse(self) or not _is_sparse(source):
+    if not is_sparse(self) or not is_sparse(source):
         raise RuntimeError(
             "copy_() between dense and sparse Tensors is not implemented! Found self type = "
             f"{self.type()} and src type = {source.type()}"
@@ -304,7 +300,7 @@ def _copy(func: Any, self: Any, source: Any, non_blocking: bool = False) -> Any:
 def _mask(func: Any, self: Any, mask: SparseTensor) -> SparseTensor:
     """What another tensor has at the coordinates of this one."""
     coo = _as_coo(mask)
-    if _is_sparse(self):
+    if is_sparse(self):
         recorder = recorder_of(coo)
         source = coalesced(_as_coo(self))
         values = recorder.new_tensor(tuple(coo.parts.values.shape), self.dtype, coo.parts.values)
@@ -366,16 +362,14 @@ def _sum_over(
 def _sum_backward(func: Any, grad: Any, self: SparseTensor, dim: Sequence[int]) -> Any:
     """The gradient at each coordinate of the input, which is gathered."""
     recorder = recorder_of(self)
-    source = grad.parts.values if _is_sparse(grad) else grad
+    source = grad.parts.values if is_sparse(grad) else grad
     values = recorder.new_tensor(tuple(self.parts.values.shape), source.dtype, self.parts.values)
     given = {"self": source, "indices": self.parts.plain}
     launch(recorder, "aten::sparse_mask", given, (values,))
     return with_values(self, values)
 
 
-@on_sparse(
-    *_overloads("_sparse_softmax", "_sparse_log_softmax"),
-)
+@on_sparse(*_overloads("_sparse_softmax", "_sparse_log_softmax"))
 def _softmax(func: Any, self: SparseTensor, dim: int, *args: Any) -> SparseTensor:
     """Over the elements that are there (SoftMax.cu)."""
     whole = coalesced(self)
@@ -386,9 +380,7 @@ def _softmax(func: Any, self: SparseTensor, dim: int, *args: Any) -> SparseTenso
     return with_values(whole, values)
 
 
-@on_sparse(
-    *_overloads("_sparse_softmax_backward_data", "_sparse_log_softmax_backward_data"),
-)
+@on_sparse(*_overloads("_sparse_softmax_backward_data", "_sparse_log_softmax_backward_data"))
 def _softmax_backward(
     func: Any, grad_output: SparseTensor, output: SparseTensor, dim: int, self: SparseTensor
 ) -> SparseTensor:

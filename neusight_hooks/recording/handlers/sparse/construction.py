@@ -10,7 +10,7 @@ import torch
 
 from neusight.predictors.errors import UnmappedOpError
 from neusight.recording.call_stack import call_site
-from neusight.recording.handlers.registry import Args, Kwargs, handles
+from neusight.recording.handlers.registry import Args, Kwargs, handles, overloads
 from neusight.recording.handlers.sparse.pattern import (
     bounded,
     coalesced,
@@ -35,12 +35,6 @@ from neusight.recording.tensor import ForecastTensor
 from neusight.recording.values.invention import MASK_DENSITY
 
 aten = torch.ops.aten
-
-
-def _overloads(*names: str) -> list[Any]:
-    """All overloads of these ops, as far as this torch has them."""
-    packets = [getattr(aten, name) for name in names if hasattr(aten, name)]
-    return [getattr(packet, overload) for packet in packets for overload in packet.overloads()]
 
 
 def _on_gpu(tensor: Any, device: Any) -> Any:
@@ -82,9 +76,9 @@ def _empty(
 
 
 @handles(
-    *_overloads("sparse_compressed_tensor", "_sparse_compressed_tensor_unsafe"),
-    *_overloads("_sparse_csr_tensor_unsafe", "_sparse_csc_tensor_unsafe"),
-    *_overloads("_sparse_bsr_tensor_unsafe", "_sparse_bsc_tensor_unsafe"),
+    *overloads("sparse_compressed_tensor", "_sparse_compressed_tensor_unsafe"),
+    *overloads("_sparse_csr_tensor_unsafe", "_sparse_csc_tensor_unsafe"),
+    *overloads("_sparse_bsr_tensor_unsafe", "_sparse_bsc_tensor_unsafe"),
 )
 def _from_pointers(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     pointers, plain, values = args[:3]
@@ -287,7 +281,7 @@ def _to_dense(
     return out
 
 
-@handles(*_overloads("_to_sparse", "_to_sparse_csr", "_to_sparse_csc"))
+@handles(*overloads("_to_sparse", "_to_sparse_csr", "_to_sparse_csc"))
 def _from_dense(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """Of a dense tensor: `nonzero`, for whose number the host waits, and a gather."""
     dense = args[0]
@@ -300,7 +294,7 @@ def _from_dense(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> An
     return coo if layout in (None, torch.sparse_coo) else _compress(coo, layout)
 
 
-@handles(*_overloads("_to_sparse_bsr", "_to_sparse_bsc"))
+@handles(*overloads("_to_sparse_bsr", "_to_sparse_bsc"))
 def _from_dense_to_blocks(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     layout = torch.sparse_bsr if "bsr" in func._schema.name else torch.sparse_bsc
     return _dense_to_blocks(recorder, args[0], layout, args[1])
@@ -372,8 +366,8 @@ def _dense_to_blocks(
 
 
 @on_sparse(
-    *_overloads("_to_sparse", "_to_sparse_csr", "_to_sparse_csc"),
-    *_overloads("to_sparse", "to_sparse_csr", "to_sparse_csc"),
+    *overloads("_to_sparse", "_to_sparse_csr", "_to_sparse_csc"),
+    *overloads("to_sparse", "to_sparse_csr", "to_sparse_csc"),
 )
 def _convert(func: Any, self: SparseTensor, *args: Any, **kwargs: Any) -> SparseTensor:
     return converted(self, _wanted_layout(func, args, kwargs) or torch.sparse_coo)

@@ -18,6 +18,7 @@ from neusight.recording.handlers.sparse.tensor import (
     SparseTensor,
     compressed,
     coordinates,
+    is_sparse,
     launch,
     on_sparse,
     recorder_of,
@@ -26,10 +27,6 @@ from neusight.recording.handlers.sparse.tensor import (
 from neusight.recording.recorder import Recorder
 
 aten = torch.ops.aten
-
-
-def _is_sparse(value: Any) -> bool:
-    return isinstance(value, SparseTensor)
 
 
 def _check_shapes(first: Any, second: Any) -> None:
@@ -43,9 +40,9 @@ def _check_shapes(first: Any, second: Any) -> None:
 @on_sparse(aten._sparse_mm.default, aten.mm.default)
 def _mm(func: Any, self: Any, mat2: Any) -> Any:
     _check_shapes(self, mat2)
-    if _is_sparse(self) and _is_sparse(mat2):
+    if is_sparse(self) and is_sparse(mat2):
         return _sparse_by_sparse(self, mat2)
-    if not _is_sparse(self):
+    if not is_sparse(self):
         if mat2.layout is torch.sparse_coo:
             raise RuntimeError(
                 "addmm: mat2 of layout Sparse with a strided mat1 is not supported on CUDA; "
@@ -58,10 +55,10 @@ def _mm(func: Any, self: Any, mat2: Any) -> Any:
 @on_sparse(aten.addmm.default, aten._sparse_addmm.default)
 def _addmm(func: Any, self: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
     _check_shapes(mat1, mat2)
-    if _is_sparse(mat1) and _is_sparse(mat2):
+    if is_sparse(mat1) and is_sparse(mat2):
         product = _sparse_by_sparse(mat1, mat2)
         return product if beta == 0 else self * beta + product * alpha
-    if not _is_sparse(mat1):
+    if not is_sparse(mat1):
         return _mm(func, mat1, mat2) * alpha + self * beta
     return _spmm(mat1, mat2, added=None if beta == 0 else self, op="aten::addmm")
 
@@ -97,7 +94,7 @@ def _matmul(func: Any, self: Any, other: Any) -> Any:
 @on_sparse(aten.bmm.default)
 def _bmm(func: Any, self: Any, mat2: Any) -> Any:
     """A batch of COO matrices by dense ones: a product each (bmm_out_sparse_cuda)."""
-    if not _is_sparse(self) or _is_sparse(mat2):
+    if not is_sparse(self) or is_sparse(mat2):
         raise RuntimeError("bmm_sparse: Tensor 'mat2' must be dense and 'self' sparse")
     recorder = recorder_of(self)
     whole = coalesced(self)
@@ -141,7 +138,7 @@ def _sparse_by_sparse(*given: Any) -> SparseTensor:
     recorder = recorder_of(first)
     layout = first.layout
     rows, columns = first.shape[0], second.shape[1]
-    csr = [_as_csr(tensor) for tensor in (first, second)]
+    csr = [converted(tensor, torch.sparse_csr) for tensor in (first, second)]
     with recorder.mode.inside():
         pattern = _product_pattern(recorder, *csr)
         if pattern is None:
@@ -167,10 +164,6 @@ def _sparse_by_sparse(*given: Any) -> SparseTensor:
 def _uncompressed(csr: SparseTensor) -> SparseTensor:
     coo = converted(csr, torch.sparse_coo)
     return coordinates(coo.parts.plain, coo.parts.values, coo.shape, is_coalesced=True)
-
-
-def _as_csr(tensor: SparseTensor) -> SparseTensor:
-    return converted(tensor, torch.sparse_csr)
 
 
 def _product_pattern(

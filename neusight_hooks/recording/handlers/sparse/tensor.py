@@ -107,6 +107,11 @@ def _cannot(func: Any, args: Sequence[Any]) -> str:
     )
 
 
+def is_sparse(value: object) -> bool:
+    """Whether it is a sparse tensor of a forecast."""
+    return isinstance(value, SparseTensor)
+
+
 def recorder_of(tensor: Any) -> Recorder:
     """The recorder of a sparse tensor's parts, or of a dense one."""
     part = tensor.parts.values if isinstance(tensor, SparseTensor) else tensor

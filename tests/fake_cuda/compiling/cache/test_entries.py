@@ -47,7 +47,7 @@ def test_the_folder_is_this_users_alone(entries: Entries) -> None:
     "damage",
     [b"", b"\n", b"{}\n", b"[1]\npacked", b'{"schema": 1, "version": "1", "sha256": "0"}\n'],
 )
-def test_what_is_damaged_is_left_aside_and_told_once(
+def test_what_is_damaged_is_left_aside_and_shown_once(
     entries: Entries, reported: list[str], damage: bytes
 ) -> None:
     entries.write("a", b"content")

@@ -35,7 +35,7 @@ def test_a_torch_that_passed_is_not_tried_again(monkeypatch: pytest.MonkeyPatch)
     assert compile_failure() == ""
 
 
-def test_where_it_fails_programs_are_eager_and_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_it_fails_programs_are_eager_and_shown_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(self_check, "_PROGRAM", FAILING)
 
     with neusight.forecast_on("H100") as forecast:
