@@ -86,7 +86,7 @@ class CompileRow(NamedTuple):
     num_times: int
 
 
-class OperatorRow(NamedTuple):
+class OperatorTimeRow(NamedTuple):
     """Kernels of the steady step in an operator such as aten::linear, launched by itself or by
     those that it calls, which have rows of their own."""
 
@@ -126,7 +126,7 @@ class Case:
     optimizer: str = ""
     batch_source: str = ""
     recording: str = ""
-    operators: tuple[OperatorRow, ...] = ()
+    operators: tuple[OperatorTimeRow, ...] = ()
 
     @property
     def is_compiled(self) -> bool:
@@ -260,7 +260,7 @@ _ROWS: dict[str, type[tuple[Any, ...]]] = {
     "memory": MemoryRow,
     "waits": WaitRow,
     "compiling": CompileRow,
-    "operators": OperatorRow,
+    "operators": OperatorTimeRow,
 }
 #: Entries that a case may lack.
 _OPTIONAL_TEXTS = ("optimizer", "batch_source", "recording")

@@ -17,7 +17,7 @@ from neusight.integrations.check.baseline import (
     Case,
     CompileRow,
     MemoryRow,
-    OperatorRow,
+    OperatorTimeRow,
     OpRow,
     WaitRow,
 )
@@ -163,7 +163,7 @@ def observe(
         if keeps_recording and not forecast.ranks
         else "",
         operators=tuple(
-            OperatorRow(row.name, row.count, round(row.time_us * 1000))
+            OperatorTimeRow(row.name, row.count, round(row.time_us * 1000))
             for row in (forecast.slowest.by_operator if with_operators else ())
             if not row.name.startswith(_ENGINE)
         ),

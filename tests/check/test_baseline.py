@@ -17,7 +17,7 @@ from check_results import CASE
 from neusight.integrations.check.baseline import (
     Case,
     CompileRow,
-    OperatorRow,
+    OperatorTimeRow,
     OpRow,
     baseline_text,
     figures_text,
@@ -65,7 +65,7 @@ def test_what_was_compiled_is_kept_only_where_something_was(tmp_path: Path) -> N
 
 
 def test_operators_are_kept_where_somebody_wanted_them(tmp_path: Path) -> None:
-    case = replace(CASE, operators=(OperatorRow("aten::linear", 12, 1200),))
+    case = replace(CASE, operators=(OperatorTimeRow("aten::linear", 12, 1200),))
 
     found = read_baseline(written(tmp_path / "b.json", kept=case, plain=CASE))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from check_results import BEFORE, project, regression, slower
-from neusight.integrations.check.baseline import Case, OperatorRow
+from neusight.integrations.check.baseline import Case, OperatorTimeRow
 from neusight.integrations.check.figures.batch_change import intake_figures
 from neusight.integrations.check.judgement import judge
 from neusight.integrations.check.outputs.terminal import explanation, text_of
@@ -49,9 +49,9 @@ def test_a_regression_says_what_by_how_much_and_where(folder: Path) -> None:
 
 
 def test_operators_are_named_with_their_kernel_time_before_and_now(folder: Path) -> None:
-    before = replace(BEFORE, operators=(OperatorRow("aten::linear", 2, 900_000),))
+    before = replace(BEFORE, operators=(OperatorTimeRow("aten::linear", 2, 900_000),))
     seen = slower()
-    now = replace(seen.case, operators=(OperatorRow("aten::linear", 2, 1_350_000),))
+    now = replace(seen.case, operators=(OperatorTimeRow("aten::linear", 2, 1_350_000),))
 
     lines = explanation(judge("train.py", before, replace(seen, case=now)), folder)
 
