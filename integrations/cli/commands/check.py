@@ -63,9 +63,7 @@ def add_arguments(check: argparse.ArgumentParser) -> None:
     add_options(check, "--calibration", type=str)  # a path as a baseline keeps it
     add_options(check, "--torch", "--host")
     check.add_argument("--operators", action="store_true",
-                       help="keep the kernel time in each operator (aten::linear) with the "
-                       "figures, and show which changed; without it where the baseline has "
-                       "them")  # fmt: skip
+                       help="keep the kernel time in operators (aten::linear), too")  # fmt: skip
     check.add_argument("--quiet", action="store_true", help="a line for each case")
     add_options(check, "--world-size", *OF_RANKS, *OF_FILES)
     check.add_argument("--json", metavar="FILE", help="write all there")
@@ -84,7 +82,7 @@ def run(options: argparse.Namespace, program: Program | None) -> int:
     path = Path(options.baseline or settings.baseline)
     baseline = read_baseline(path) if path.exists() or not options.update else {}
     if options.operators or any(case.operators for case in baseline.values()):
-        request = replace(request, options=replace(request.options, with_operators=True))
+        request = _with_operators(request)
     reports = _reports(options, path)
     results: list[CaseResult] = []
     plans = plans_of(request, settings, baseline)
@@ -139,6 +137,10 @@ def _requested(options: argparse.Namespace, program: Program | None) -> CheckReq
             network_gbps=options.network_gbps,
         ),
     )
+
+
+def _with_operators(request: CheckRequest) -> CheckRequest:
+    return replace(request, options=replace(request.options, with_operators=True))
 
 
 def _text(number: int | None) -> str | None:

@@ -20,6 +20,7 @@ from neusight.recording.tape import (
     TapedCalls,
     TapedFree,
     TapedOp,
+    TapeEntry,
 )
 from neusight.recording.tensor import ForecastMode
 
@@ -233,20 +234,13 @@ class OperatorCalls:
         del running[len(around) :]
         return around[len(running) :]
 
-    def _last_op(self) -> TapedOp | None:
-        """The last entry, if it is an op."""
-        for entry in reversed(self._tape.entries):
-            if not isinstance(entry, (TapedAlloc, TapedFree, TapedCalls)):
-                return entry if isinstance(entry, TapedOp) else None
-        return None
-
     def _something_new(self, node: _Node | None) -> tuple[CallEvent, ...]:
         """The program goes on in another way: the source is switched on. What has begun and ended
         for certain: the node that runs, and what ran before."""
         unseen = self._unseen()
         self._listen(True)
         num_nodes = sum(token.is_node for token in unseen)
-        if node is not None and node == _node_of(self._last_op()):
+        if node is not None and node == _node_of(_last_op(self._tape.entries)):
             self._num_unseen, self._unseen_in = num_nodes, node
             return (None,) * (len(unseen) - num_nodes)
         ended = (None,) * len(unseen)
@@ -370,6 +364,14 @@ class OperatorCalls:
                 return
         if op == _DETACH:
             calls += (_UNSEEN, None)
+
+
+def _last_op(entries: Sequence[TapeEntry]) -> TapedOp | None:
+    """The last entry that is not about memory, if it is an op."""
+    for entry in reversed(entries):
+        if not isinstance(entry, (TapedAlloc, TapedFree, TapedCalls)):
+            return entry if isinstance(entry, TapedOp) else None
+    return None
 
 
 def _begun(events: Sequence[CallEvent]) -> list[CallEvent]:
