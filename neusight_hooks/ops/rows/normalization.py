@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from neusight.ops.operands import (
@@ -12,7 +13,6 @@ from neusight.ops.operands import (
     memory_kernel,
     output,
     pointwise_kernel,
-    product,
     read_tensors,
     vector,
     written_tensors,
@@ -56,7 +56,7 @@ def _norm_kernel(
 
 
 def _rows_and_width(source: TensorSpec, normalized_shape: tuple[int, ...]) -> tuple[int, int]:
-    width = product(normalized_shape)
+    width = prod(normalized_shape)
     return source.numel // max(1, width), width
 
 
