@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -12,7 +12,7 @@ from neusight.integrations.layouts.layout import ModelShape
 from neusight.predictors.errors import NeusightError, OptionError
 from neusight.predictors.kernel import Kernel
 
-__all__ = ["BlockRecord", "Part", "model_shape", "recorded_block"]
+__all__ = ["BlockOf", "BlockRecord", "Part", "model_shape", "recorded_block"]
 
 #: Where a kernel belongs: in a block, before the first, or after the last one.
 Part = Literal["block", "first", "last"]
@@ -22,19 +22,43 @@ _HEADS = ("num_attention_heads", "n_head", "num_heads")
 _KV_HEADS = ("num_key_value_heads", "num_kv_heads")
 
 
-class _Where(NamedTuple):
-    part: Part
-    is_backward: bool
+class BlockOf(NamedTuple):
+    """What a rank's work on a block depends on: its GPU, the ranks that share the block, and the
+    sequences at once."""
+
+    gpu: str
+    micro_batch: int
+    tensor: int = 1
+    context: int = 1
+    expert: int = 1
+    float8: bool = False
+
+    @property
+    def ranks(self) -> int:
+        """That share the block."""
+        return self.tensor * self.context * self.expert
+
+    @property
+    def title(self) -> str:
+        """In words.
+
+        >>> BlockOf("H100", 2, tensor=4).title
+        'a block on H100, tensor 4, 2 sequences'
+        """
+        shared = (f"{name} {getattr(self, name)}" for name in ("context", "expert")
+                  if getattr(self, name) > 1)  # fmt: skip
+        parts = [f"a block on {self.gpu}", f"tensor {self.tensor}", *shared,
+                 f"{self.micro_batch} sequences"]  # fmt: skip
+        return ", ".join([*parts, "float8"] if self.float8 else parts)
 
 
 @dataclass(frozen=True)
 class BlockRecord:
-    """What one rank of `tensor` that split a block does for `micro_batch` sequences: its kernels
-    in order, with where they belong; bytes that a block keeps for its backward pass, those of its
-    input, and those that the others keep or need at most; the host's time for a block forward and
-    backward, and for the others."""
+    """What one rank of those that share a block does for its part of `micro_batch` sequences: its
+    kernels in order, with where they belong; bytes that a block keeps for its backward pass, those
+    of its input, and those that the others keep or need at most; the host's time for a block
+    forward and backward, and for the others."""
 
-    tensor: int
     micro_batch: int
     kernels: tuple[tuple[Part, bool, Kernel], ...]
     kept_bytes: int
@@ -55,6 +79,7 @@ def model_shape(source: str) -> ModelShape:
     except SystemExit as error:
         raise OptionError(f"{source}: {error}") from error
     heads, kv_heads = _heads_of(getattr(model, "config", None))
+    experts = training.experts_of(blocks[-1])
     block = sum(weight.numel() for weight in blocks[0].parameters())
     total = sum(weight.numel() for weight in model.parameters())
     return ModelShape(
@@ -65,6 +90,10 @@ def model_shape(source: str) -> ModelShape:
         block_parameters=block,
         edge_parameters=total - block * len(blocks),
         has_stages=has_stages,
+        num_experts=max((int(found.num_experts) for found in experts.values()), default=0),
+        expert_parameters=sum(
+            weight.numel() for found in experts.values() for weight in found.parameters()
+        ),
     )
 
 
@@ -107,11 +136,9 @@ def _require_file(source: str) -> None:
         )
 
 
-def recorded_block(
-    source: str, gpu: str, *, tensor: int, micro_batch: int, sequence: int
-) -> BlockRecord:
-    """Records two steps of the model with one block, as one of `tensor` ranks; NeusightError where
-    it does not run."""
+def recorded_block(source: str, of: BlockOf, *, sequence: int, gpus_per_node: int) -> BlockRecord:
+    """Records two steps of the model with one block, as one of the ranks that share it;
+    NeusightError where it does not run."""
     import torch
     import torch.distributed as dist
     from torch.distributed.tensor.parallel import loss_parallel
@@ -119,16 +146,25 @@ def recorded_block(
     import neusight
     from neusight.integrations.layouts import training
 
-    kept = _KeptBytes()
+    kept, ranks = _KeptBytes(), of.ranks
     with neusight.forecast_on(
-        gpu, world_size=tensor if tensor > 1 else None, with_modules=True
+        of.gpu,
+        world_size=ranks if ranks > 1 else None,
+        gpus_per_node=min(ranks, gpus_per_node) if ranks > 1 else None,
+        with_modules=True,
     ) as forecast:
-        stage, vocabulary = _stage(source, tensor)
+        stage, vocabulary, mesh = _stage(source, of, sequence)
         name = training.blocks_name(stage)
         kept.watch(stage.get_submodule(name)[0])
         for _ in range(2):
-            tokens = torch.randint(vocabulary, (micro_batch, sequence), device="cuda")
-            with loss_parallel():
+            tokens = torch.randint(vocabulary, (of.micro_batch, sequence), device="cuda")
+            shares = of.context > 1
+            sharing = (
+                training.share_sequence(mesh["context"], [stage], [tokens])
+                if shares
+                else nullcontext()
+            )
+            with sharing, loss_parallel():
                 torch.autograd.backward(training.loss_of(stage(tokens), tokens))
             stage.zero_grad()
             forecast.step()
@@ -136,13 +172,14 @@ def recorded_block(
             weight.to_local().nbytes if hasattr(weight, "to_local") else weight.nbytes
             for weight in stage.parameters()
         )
-        if tensor > 1:
+        if ranks > 1:
             dist.destroy_process_group()
-    return _read(forecast, f".{name}.0", tensor, micro_batch, kept, own_bytes)
+    return _read(forecast, f".{name}.0", of.micro_batch, kept, own_bytes)
 
 
-def _stage(source: str, tensor: int) -> tuple[Any, int]:
-    """The model with one block, in bf16, split by that many ranks; and its vocabulary."""
+def _stage(source: str, of: BlockOf, sequence: int) -> tuple[Any, int, Any]:
+    """The model with one block, in bf16, split by the ranks that share it; its vocabulary, and the
+    ranks (None: one)."""
     import torch
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
@@ -157,15 +194,26 @@ def _stage(source: str, tensor: int) -> tuple[Any, int]:
         else training.Whole(model)
     )
     stage.to(torch.bfloat16)
-    if tensor > 1:
+    if of.float8:
+        training.use_float8(stage)
+    mesh = None
+    if of.ranks > 1:
         dist.init_process_group("nccl")
-        training.split_layers(stage, init_device_mesh("cuda", (tensor,)))
+        names = ("expert", "context", "tensor")
+        sizes = tuple(getattr(of, name) for name in names)
+        mesh = init_device_mesh("cuda", sizes, mesh_dim_names=names)
+        if of.tensor > 1:
+            training.split_layers(stage, mesh["tensor"])
+        if of.expert > 1:
+            training.split_experts(stage, mesh["expert"])
     training.initialize(stage)
-    return stage, vocabulary
+    if of.context > 1:
+        stage.places = torch.arange(sequence, device="cuda")[None]
+    return stage, vocabulary, mesh
 
 
 def _read(
-    forecast: Any, block: str, tensor: int, micro_batch: int, kept: _KeptBytes, own_bytes: int
+    forecast: Any, block: str, micro_batch: int, kept: _KeptBytes, own_bytes: int
 ) -> BlockRecord:
     from neusight.timeline.steady import steady_step_of
 
@@ -190,7 +238,6 @@ def _read(
     share = len(ops[True]) / max(1, len(ops[True]) + len(ops[False]))
     host_us = step.host_ns / 1e3
     return BlockRecord(
-        tensor=tensor,
         micro_batch=micro_batch,
         kernels=tuple(kernels),
         kept_bytes=kept.num_bytes,

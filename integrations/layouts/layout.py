@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from neusight.predictors.errors import OptionError
@@ -18,12 +18,20 @@ _STAGES_A_RANK = (1, 2, 4)
 #: Stages beyond this leave a pipeline idle for longer than it works.
 _MOST_STAGES = 32
 
+#: Tokens of a sequence that a rank has at least where several share it: attention over fewer is
+#: shorter than the exchange of keys and values beside it. A prior.
+_LEAST_PART = 2048
+
+#: Ranks that share a layer's experts at most: those of DeepSeek-V3's training.
+_MOST_EXPERT_RANKS = 64
+
 
 @dataclass(frozen=True)
 class ModelShape:
     """What divides a model: `num_blocks` equal blocks, `heads` and `kv_heads` (0: unknown, then it
     is not divided by them), and its parameters in a block and outside of all blocks.
-    `has_stages`: its blocks may lie on several ranks."""
+    `has_stages`: its blocks may lie on several ranks. Of a block's parameters `expert_parameters`
+    are those of `num_experts` experts (0: it has none)."""
 
     name: str
     num_blocks: int
@@ -32,6 +40,8 @@ class ModelShape:
     block_parameters: int
     edge_parameters: int
     has_stages: bool
+    num_experts: int = 0
+    expert_parameters: int = 0
 
     @property
     def num_parameters(self) -> int:
@@ -69,9 +79,11 @@ class Layout:
     """Ranks by kind of parallelism, and what each works on at once.
 
     `tensor` ranks split each layer, `pipeline` hold some of the blocks each, in `stages_a_rank`
-    pieces, `shard` share the values of a copy (FSDP2) and `replicate` hold a copy each.
-    `checkpoint` computes activations again, `reshard` gives gathered parameters up after each
-    block.
+    pieces, `shard` share the values of a copy (FSDP2), `expert` of which hold different experts,
+    and `replicate` hold a copy each; `context` ranks share a sequence, and the copy too.
+    `zero_bubble` is the schedule ZBV, `checkpoint` computes activations again, `reshard` gives
+    gathered parameters up after each block, `offload` keeps parameters and the optimizer on the
+    host, `float8` is the precision of the blocks' products.
     """
 
     tensor: int = 1
@@ -83,6 +95,21 @@ class Layout:
     num_micro_batches: int = 1
     checkpoint: bool = False
     reshard: bool = True
+    context: int = 1
+    expert: int = 1
+    zero_bubble: bool = False
+    offload: bool = False
+    float8: bool = False
+
+    @property
+    def sharers(self) -> int:
+        """Ranks that share the values of a copy."""
+        return self.shard * self.context
+
+    @property
+    def least_micro_batches(self) -> int:
+        """As many as its schedule needs."""
+        return self.pipeline * (2 if self.zero_bubble else 1)
 
     @property
     def world_size(self) -> int:
@@ -91,7 +118,7 @@ class Layout:
         >>> Layout(tensor=8, shard=4, replicate=2).world_size
         64
         """
-        return self.tensor * self.pipeline * self.shard * self.replicate
+        return self.tensor * self.pipeline * self.sharers * self.replicate
 
     @property
     def title(self) -> str:
@@ -104,8 +131,10 @@ class Layout:
             f"{name} {count}"
             for name, count in (
                 ("tensor", self.tensor),
+                ("context", self.context),
                 ("pipeline", self.pipeline),
                 ("shard", self.shard),
+                ("expert", self.expert),
                 ("replicate", self.replicate),
             )
             if count > 1
@@ -113,11 +142,14 @@ class Layout:
         if self.stages_a_rank > 1:
             parts.append(f"{self.stages_a_rank} stages a rank")
         parts.append(f"{self.num_micro_batches} x {self.micro_batch} sequences")
-        if self.checkpoint:
-            parts.append("checkpoints")
-        if not self.reshard:
-            parts.append("parameters kept")
-        return ", ".join(parts)
+        marks = (
+            ("zero bubble", self.zero_bubble),
+            ("checkpoints", self.checkpoint),
+            ("parameters kept", not self.reshard),
+            ("offload", self.offload),
+            ("float8", self.float8),
+        )
+        return ", ".join([*parts, *(name for name, is_so in marks if is_so)])
 
     def settings(self, sequence: int) -> dict[str, Any]:
         """What the script that trains so is filled in with."""
@@ -125,25 +157,28 @@ class Layout:
 
 
 def layouts_of(
-    shape: ModelShape, work: StepLoad, *, world_size: int, gpus_per_node: int
+    shape: ModelShape, work: StepLoad, *, world_size: int, gpus_per_node: int, float8: bool = False
 ) -> list[Layout]:
-    """All layouts that give every rank an equal share of the model and of the step's sequences.
+    """All layouts that give every rank an equal share of the model and of the step's sequences;
+    with `float8` each in both precisions.
 
-    Tensor parallelism stays inside a host. OptionError where there is none.
+    Tensor parallelism stays inside a host, and splits no experts. Context parallelism shares one
+    sequence at a time. OptionError where there is none.
     """
     found = [
         layout
         for tensor in _divisors(min(gpus_per_node, world_size), of=world_size)
         if _splits(shape, tensor) and not work.sequence % tensor
-        for pipeline in _divisors(_MOST_STAGES, of=world_size // tensor)
+        for context in _divisors(max(1, work.sequence // _LEAST_PART), of=world_size // tensor)
+        if context == 1 or (shape.has_stages and not work.sequence % (2 * context * tensor))
+        for pipeline in _divisors(_MOST_STAGES, of=world_size // (tensor * context))
         if pipeline == 1 or (shape.has_stages and pipeline <= shape.num_blocks)
         for layout in _of_copies(
             shape,
             work,
-            tensor,
-            pipeline,
-            world_size // (tensor * pipeline),
-            max(1, gpus_per_node // tensor),
+            Layout(tensor, pipeline, context=context),
+            world_size // (tensor * context * pipeline),
+            max(1, gpus_per_node // (tensor * context)),
         )
     ]
     if not found:
@@ -152,34 +187,59 @@ def layouts_of(
             f"{shape.name} evenly ({shape.num_blocks} blocks, {shape.heads} heads, "
             f"{shape.kv_heads} of keys): say another --tokens or --world-size, as powers of two"
         )
-    return found
+    return [*found, *(replace(layout, float8=True) for layout in found if float8)]
 
 
 def _splits(shape: ModelShape, tensor: int) -> bool:
     if tensor == 1:
         return True
-    return bool(shape.heads) and not shape.heads % tensor and not shape.kv_heads % tensor
+    is_even = bool(shape.heads) and not shape.heads % tensor and not shape.kv_heads % tensor
+    return is_even and not shape.num_experts
 
 
 def _of_copies(
-    shape: ModelShape, work: StepLoad, tensor: int, pipeline: int, copies: int, in_host: int
+    shape: ModelShape, work: StepLoad, ranks: Layout, copies: int, in_host: int
 ) -> Iterator[Layout]:
     """Those of so many copies of the model, whose values a host's copies share, or all."""
     own, rest = divmod(work.num_sequences, copies)
     shards = [shard for shard in sorted({1, copies, min(copies, in_host)}) if not copies % shard]
-    for shard, micro_batch in itertools.product(shards if not rest else (), _MICRO_BATCHES):
+    batches = _MICRO_BATCHES if ranks.context == 1 else (1,)
+    for shard, micro_batch in itertools.product(shards if not rest else (), batches):
         times = own // micro_batch
-        if own % micro_batch or times < pipeline:
+        if own % micro_batch or times < ranks.pipeline:
             continue
-        for per_rank in _STAGES_A_RANK if pipeline > 1 else (1,):
-            if shape.num_blocks % (pipeline * per_rank) or (per_rank > 1 and times % pipeline):
-                continue
-            ways = itertools.product((False, True), (True, False) if shard > 1 else (False,))
-            for checkpoint, reshard in ways:
-                yield Layout(
-                    tensor, pipeline, per_rank, shard, copies // shard,
-                    micro_batch, times, checkpoint, reshard,
+        for expert, (per_rank, zero_bubble) in itertools.product(
+            _expert_ranks(shape, ranks, shard, in_host), _schedules(shape, ranks.pipeline, times)
+        ):
+            is_shared = shard * ranks.context > 1
+            for checkpoint, reshard in itertools.product(
+                (False,) if zero_bubble else (False, True), (True, False) if is_shared else (False,)
+            ):
+                yield replace(
+                    ranks, stages_a_rank=per_rank, shard=shard, replicate=copies // shard,
+                    micro_batch=micro_batch, num_micro_batches=times, checkpoint=checkpoint,
+                    reshard=reshard, expert=expert, zero_bubble=zero_bubble,
                 )  # fmt: skip
+
+
+def _expert_ranks(shape: ModelShape, ranks: Layout, shard: int, in_host: int) -> list[int]:
+    """Ranks that may hold different experts, of those that share a copy: one, a host's, or as many
+    as there are."""
+    if not shape.num_experts or ranks.context > 1:
+        return [1]
+    even = [count for count in _divisors(min(shard, _MOST_EXPERT_RANKS), of=shard)
+            if not shape.num_experts % count]  # fmt: skip
+    return sorted({1, max(count for count in even if count <= in_host), max(even)})
+
+
+def _schedules(shape: ModelShape, pipeline: int, times: int) -> list[tuple[int, bool]]:
+    """Stages that a rank may hold, and whether in the order ZBV, whose stages are two. Its second
+    pass over a checkpoint would compute it once more, so it has none."""
+    if pipeline == 1:
+        return [(1, False)]
+    even = [count for count in _STAGES_A_RANK if not shape.num_blocks % (pipeline * count)]
+    found = [(count, False) for count in even if count == 1 or not times % pipeline]
+    return [*found, (2, True)] if 2 in even and times >= 2 * pipeline else found
 
 
 def _divisors(most: int, *, of: int) -> list[int]:

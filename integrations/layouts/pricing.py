@@ -4,14 +4,14 @@ energy, and a checkpoint."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from neusight.integrations.layouts.block import BlockRecord, Part
 from neusight.integrations.layouts.layout import Layout, ModelShape, StepLoad
 from neusight.predictors.gpu import GPU
-from neusight.predictors.kernel import Kernel
+from neusight.predictors.kernel import DTYPE_BYTES, Kernel, KernelClass
 from neusight.predictors.physics.communication.contention import contention_of
 from neusight.predictors.physics.communication.stragglers import num_hosts, slowest_share
 from neusight.predictors.physics.power import energy_j
@@ -26,9 +26,24 @@ _SHARED_BYTES = 16
 _GATHERED_BYTES, _GRADIENT_BYTES, _REDUCED_BYTES = 2, 2, 4
 #: Blocks whose parameters are gathered at once: the one at work, and the next.
 _GATHERED_BLOCKS = 2
+#: Bytes of a gathered parameter that FSDP2 moves beside what links carry: its copy out of the
+#: buffer that was gathered, its gradient into the buffer that is reduced (`split_with_sizes_copy`,
+#: `chunk_cat`), or where gradients are not reduced yet into their sum; and of a rank's own share
+#: the cast and the copy before a gather, and the sum of gradients after a reduction.
+_COPY_OUT_BYTES, _COPY_IN_BYTES, _SUM_BYTES = 4, 6, 18
+_OWN_GATHER_BYTES, _OWN_REDUCE_BYTES = 10, 12
+#: Of a parameter that is kept on the host: its value (fp32) comes, its gradient goes.
+_OFFLOADED_BYTES = 4
+#: What the hosts' memory gives Adam there, 1e9 bytes per second of a host: half of two sockets'
+#: eight channels of DDR5-4800. A prior.
+_HOST_GBPS = 300.0
 #: Bytes of fp32 that a fused AdamW moves for each parameter: value, gradient and two moments read,
 #: three written.
 _ADAM_BYTES = 28
+#: Of the schedule ZBV each rank less one is idle for half of a micro-batch's gradients of
+#: activations: so its order of work comes out, whatever forwards and gradients of weights take
+#: (torch's ScheduleZBVZeroBubble, played for 4 and 8 ranks).
+_ZBV_IDLE = 2.0
 #: What a checkpoint holds of a parameter: fp32 value and two moments.
 _SAVED_BYTES = 12
 
@@ -42,13 +57,14 @@ _CONTEXT_BYTES = 1.5e9
 def needed_bytes(layout: Layout, shape: ModelShape, record: BlockRecord | None) -> float:
     """What a rank needs at most; without a record of its block, at least."""
     blocks = shape.num_blocks / layout.pipeline
-    block = shape.block_parameters / layout.tensor
-    edge = shape.edge_parameters / layout.tensor / (2 if layout.pipeline > 1 else 1)
-    own = blocks * block + edge
-    used = own * _SHARED_BYTES / layout.shard
-    if layout.shard > 1 or layout.replicate > 1:
-        whole = edge + _GATHERED_BLOCKS * block if layout.reshard else own
-        held = own if not layout.reshard else edge + block
+    edge = _edge_parameters(layout, shape)
+    own = blocks * shape.block_parameters / layout.tensor + edge
+    used = 0.0 if layout.offload else own * _SHARED_BYTES / layout.sharers
+    if layout.sharers > 1 or layout.replicate > 1 or layout.offload:
+        block = sum(gather.parameters for gather in _gathers(layout, shape))
+        all_of_it = blocks * block + edge
+        whole = edge + _GATHERED_BLOCKS * block if layout.reshard else all_of_it
+        held = all_of_it if not layout.reshard else edge + block
         used += whole * _GATHERED_BYTES + held * (_GRADIENT_BYTES + _REDUCED_BYTES)
     if record is not None:
         scale = layout.micro_batch / record.micro_batch
@@ -58,6 +74,34 @@ def needed_bytes(layout: Layout, shape: ModelShape, record: BlockRecord | None) 
         used += record.kept_bytes * scale if layout.checkpoint else 0.0
         used += record.edge_bytes * scale
     return used * (1.0 + _RESERVED_MORE) + _CONTEXT_BYTES
+
+
+def _edge_parameters(layout: Layout, shape: ModelShape) -> int:
+    """Beside blocks, of the stage that has most of them: of a pipeline the first or the last."""
+    are_apart = layout.pipeline > 1 and not layout.zero_bubble
+    return shape.edge_parameters // layout.tensor // (2 if are_apart else 1)
+
+
+class _Gather(NamedTuple):
+    """Parameters of a block that a rank gathers from so many ranks, which lie `stride` apart."""
+
+    parameters: int
+    ranks: int
+    stride: int
+
+
+def _gathers(layout: Layout, shape: ModelShape) -> list[_Gather]:
+    """A block's parameters, those of experts apart where ranks hold different ones."""
+    if layout.expert == 1:
+        own = shape.block_parameters // layout.tensor
+        return [_Gather(own, layout.sharers, layout.tensor)]
+    common = shape.block_parameters - shape.expert_parameters
+    return [
+        _Gather(common, layout.shard, 1),
+        _Gather(
+            shape.expert_parameters // layout.expert, layout.shard // layout.expert, layout.expert
+        ),
+    ]
 
 
 def least_bytes(layout: Layout, shape: ModelShape) -> float:
@@ -79,13 +123,14 @@ def _alive(layout: Layout) -> float:
 @dataclass(frozen=True)
 class BlockTimes:
     """µs of a block, and of what comes before the first and after the last, forward and backward;
-    the share of a block's that is collectives of tensor parallelism; FLOPs of a block forward and
-    backward, and of the others."""
+    the share of a block's that is collectives of the ranks that share it; its matrix products
+    forward; FLOPs of a block forward and backward, and of the others."""
 
     block: tuple[float, float]
     first: tuple[float, float]
     last: tuple[float, float]
     tensor_us: tuple[float, float]
+    products_us: float
     block_flops: tuple[float, float]
     edge_flops: float
 
@@ -93,7 +138,8 @@ class BlockTimes:
 @dataclass(frozen=True)
 class LayoutPrice:
     """A layout on a GPU: a step's time with its parts (µs), memory of the rank that needs most,
-    energy, and the time to write a checkpoint."""
+    energy, and the time to write a checkpoint. `corrected_us` is what its script takes longer, run
+    whole (None: it was not)."""
 
     layout: Layout
     gpu: str
@@ -110,6 +156,24 @@ class LayoutPrice:
     capacity_bytes: float
     energy_j: float
     checkpoint_s: float
+    corrected_us: float | None = None
+
+    def corrected(self, ratio: float) -> LayoutPrice:
+        """As long as its script takes, which is so many times as long as this says."""
+        return replace(
+            self,
+            step_us=self.step_us * ratio,
+            mfu=self.mfu / ratio,
+            tokens_per_s=self.tokens_per_s / ratio,
+            energy_j=self.energy_j * ratio,
+            corrected_us=self.step_us * (ratio - 1.0),
+        )
+
+    @property
+    def correction(self) -> float:
+        """By how much of the arithmetic's time a run differs; 0 where it was not run."""
+        corrected_us = self.corrected_us or 0.0
+        return corrected_us / (self.step_us - corrected_us)
 
     @property
     def watts(self) -> float:
@@ -126,6 +190,7 @@ class LayoutPrice:
             "pipeline bubble": self.bubble_us,
             "optimizer": self.optimizer_us,
             "waiting for the slowest host": self.straggler_us,
+            "found by running it whole": self.corrected_us or 0.0,
         }
 
     def gpu_hours(self, tokens: float = 1e9) -> float:
@@ -159,7 +224,7 @@ class LayoutPricer:
         self._gpus_per_node = gpus_per_node
         self._storage_gbps = storage_gbps
         self._collective_us = lru_cache(maxsize=None)(self._priced_collective)
-        self._times: dict[tuple[int, int], BlockTimes] = {}
+        self._times: dict[int, BlockTimes] = {}
 
     @cached_property
     def capacity_bytes(self) -> float:
@@ -168,7 +233,7 @@ class LayoutPricer:
 
     def times(self, record: BlockRecord) -> BlockTimes:
         """The record's kernels, priced."""
-        key = (record.tensor, record.micro_batch)
+        key = id(record)
         if key not in self._times:
             self._times[key] = self._priced(record)
         return self._times[key]
@@ -177,12 +242,15 @@ class LayoutPricer:
         estimates = self._predict([kernel for _, _, kernel in record.kernels])
         sums: dict[tuple[Part, bool], float] = {}
         flops: dict[tuple[Part, bool], float] = {}
-        tensor = [0.0, 0.0]
+        tensor, products_us = [0.0, 0.0], 0.0
         for (part, backward, kernel), estimate in zip(record.kernels, estimates, strict=True):
             sums[part, backward] = sums.get((part, backward), 0.0) + estimate.latency_us
             flops[part, backward] = flops.get((part, backward), 0.0) + kernel.flops
             if part == "block" and estimate.bound == "communication":
                 tensor[backward] += estimate.latency_us
+            is_product = kernel.kernel_class is KernelClass.GEMM
+            if part == "block" and is_product and not backward:
+                products_us += estimate.latency_us
         block_us = sums.get(("block", False), 0.0), sums.get(("block", True), 0.0)
         slower = max(1.0, record.host_us[0] / max(1e-9, sum(block_us)))
         return BlockTimes(
@@ -190,6 +258,7 @@ class LayoutPricer:
             first=(sums.get(("first", False), 0.0), sums.get(("first", True), 0.0)),
             last=(sums.get(("last", False), 0.0), sums.get(("last", True), 0.0)),
             tensor_us=(tensor[0], tensor[1]),
+            products_us=products_us * slower,
             block_flops=(flops.get(("block", False), 0.0), flops.get(("block", True), 0.0)),
             edge_flops=sum(count for (part, _), count in flops.items() if part != "block"),
         )
@@ -202,7 +271,7 @@ class LayoutPricer:
         edges = self._edges_us(layout, times)
         own_us = blocks * (forward + backward + again) + edges
         steps = layout.num_micro_batches
-        hidden_us, exposed_us = self._sharding_us(layout, times, blocks, edges)
+        hidden_us, exposed_us = self._sharding_us(layout, times, blocks)
         sends_us = self._sends_us(layout, record)
         tensor_us = (
             steps
@@ -210,11 +279,14 @@ class LayoutPricer:
             * (sum(times.tensor_us) + (times.tensor_us[0] if layout.checkpoint else 0.0))
         )
         compute_us = steps * own_us - tensor_us + self._stretched_us(layout, hidden_us)
+        compute_us += self._copied_us(layout, blocks)
         exposed_us += tensor_us
         bubble_us = 0.0
         if layout.pipeline > 1:
-            idle = (layout.pipeline - 1) / layout.stages_a_rank
-            bubble_us = idle * own_us + 2.0 * (layout.pipeline - 1) * sends_us
+            idle_us = own_us / layout.stages_a_rank
+            if layout.zero_bubble:
+                idle_us = blocks * (backward - times.products_us) / _ZBV_IDLE
+            bubble_us = (layout.pipeline - 1) * (idle_us + 2.0 * sends_us)
         optimizer_us = self._optimizer_us(layout)
         busy_us = compute_us + exposed_us + bubble_us + optimizer_us
         everyone = self._collective("all_reduce", 4, layout.world_size, 1)
@@ -238,8 +310,8 @@ class LayoutPricer:
     ) -> LayoutPrice:
         model_flops = self.shape.num_blocks * sum(times.block_flops) + times.edge_flops
         again = self.shape.num_blocks * times.block_flops[0] if layout.checkpoint else 0.0
-        # A record is of a rank that splits a block with `tensor` others, for one micro-batch.
-        per_step = layout.num_micro_batches * layout.tensor * layout.shard * layout.replicate
+        # A record is of one of the ranks that share a block, for one micro-batch.
+        per_step = layout.num_micro_batches * layout.world_size // layout.pipeline
         peak = self.gpu.peak_flops("bf16", matrix=True) * layout.world_size
         seconds = step_us * 1e-6
         flops = per_step * (model_flops + again)
@@ -263,22 +335,23 @@ class LayoutPricer:
     def _edges_us(self, layout: Layout, times: BlockTimes) -> float:
         """What comes beside the blocks on the stage that has most of it, a micro-batch."""
         first, last = sum(times.first), sum(times.last)
-        return first + last if layout.pipeline == 1 else max(first, last)
+        are_apart = layout.pipeline > 1 and not layout.zero_bubble
+        return max(first, last) if are_apart else first + last
 
-    def _sharding_us(
-        self, layout: Layout, times: BlockTimes, blocks: float, edges_us: float
-    ) -> tuple[float, float]:
+    def _sharding_us(self, layout: Layout, times: BlockTimes, blocks: float) -> tuple[float, float]:
         """What FSDP's collectives take beside compute, and what of them compute does not hide."""
         forward, backward = times.block
         backward += forward if layout.checkpoint else 0.0
-        parameters = self.shape.block_parameters // layout.tensor
-        edge = self.shape.edge_parameters // layout.tensor // (2 if layout.pipeline > 1 else 1)
-        gather = self._us("all_gather", parameters * _GATHERED_BYTES, layout.shard, layout.tensor)
-        reduce = self._us(
-            "reduce_scatter", parameters * _REDUCED_BYTES, layout.shard, layout.tensor
-        )
-        edge_us = self._us("all_gather", edge * _GATHERED_BYTES, layout.shard, layout.tensor)
-        edge_us += self._us("reduce_scatter", edge * _REDUCED_BYTES, layout.shard, layout.tensor)
+        edge = _edge_parameters(layout, self.shape)
+        gather = reduce = 0.0
+        for parameters, ranks, stride in _gathers(layout, self.shape):
+            gather += self._us("all_gather", parameters * _GATHERED_BYTES, ranks, stride)
+            reduce += self._us("reduce_scatter", parameters * _REDUCED_BYTES, ranks, stride)
+        if layout.offload:
+            copied = self.shape.block_parameters / layout.tensor / layout.sharers * _OFFLOADED_BYTES
+            gather, reduce = (us + self._copy_us(copied) for us in (gather, reduce))
+        edge_us = self._us("all_gather", edge * _GATHERED_BYTES, layout.sharers, layout.tensor)
+        edge_us += self._us("reduce_scatter", edge * _REDUCED_BYTES, layout.sharers, layout.tensor)
         times_each = layout.num_micro_batches if layout.reshard else 1
         in_forward = max(0.0, gather - forward)
         gathers_again = gather if layout.reshard else 0.0
@@ -289,20 +362,38 @@ class LayoutPricer:
             in_forward + in_backward
         )
         if layout.replicate > 1:
-            own = (blocks * parameters + edge) * _REDUCED_BYTES // layout.shard
-            stride = layout.tensor * layout.shard
+            block = self.shape.block_parameters / layout.tensor
+            own = (blocks * block + edge) * _REDUCED_BYTES // layout.sharers
+            stride = layout.tensor * layout.sharers
             sums = self._us("all_reduce", int(own), layout.replicate, stride)
             room = blocks * backward
             exposed += max(0.0, sums - room) + min(sums, room) / max(1.0, blocks)
             hidden += min(sums, room)
         return max(0.0, hidden), exposed
 
+    def _copied_us(self, layout: Layout, blocks: float) -> float:
+        """What FSDP2 takes to move parameters and gradients in and out of its buffers."""
+        steps = layout.num_micro_batches
+        edge = _edge_parameters(layout, self.shape)
+        all_of_it = edge + blocks * sum(one.parameters for one in _gathers(layout, self.shape))
+        own = (edge + blocks * self.shape.block_parameters / layout.tensor) / layout.sharers
+        reduces, gathers = (steps, 2 * steps) if layout.reshard else (1, 1)
+        moved = gathers * (_COPY_OUT_BYTES * all_of_it + _OWN_GATHER_BYTES * own)
+        moved += reduces * (_COPY_IN_BYTES * all_of_it + _OWN_REDUCE_BYTES * own)
+        moved += (steps - reduces) * _SUM_BYTES * all_of_it
+        return moved / self._bytes_a_us
+
+    @property
+    def _bytes_a_us(self) -> float:
+        """What the GPU's memory reaches."""
+        return self.gpu.bandwidth_gbps * self.gpu.bandwidth_utilization * 1e3
+
     def _stretched_us(self, layout: Layout, hidden_us: float) -> float:
         """What compute takes longer for the collectives beside it."""
         beside = self._collective(
             "all_gather",
             self.shape.block_parameters // layout.tensor * _GATHERED_BYTES,
-            layout.shard if layout.shard > 1 else layout.replicate,
+            layout.sharers if layout.sharers > 1 else layout.replicate,
             layout.tensor,
         )
         if beside is None or not hidden_us:
@@ -314,15 +405,34 @@ class LayoutPricer:
         """One transfer between stages: a micro-batch's activations."""
         if layout.pipeline == 1:
             return 0.0
-        stride = layout.tensor * layout.shard * layout.replicate
+        stride = layout.tensor * layout.sharers * layout.replicate
         return self._us("send_recv", record.input_bytes, 2, stride)
 
     def _optimizer_us(self, layout: Layout) -> float:
         blocks = self.shape.num_blocks / layout.pipeline * self.shape.block_parameters
-        own = (blocks + self.shape.edge_parameters) / layout.tensor / layout.shard
-        return own * _ADAM_BYTES / (self.gpu.bandwidth_gbps * self.gpu.bandwidth_utilization * 1e3)
+        own = (blocks + self.shape.edge_parameters) / layout.tensor / layout.sharers
+        if layout.offload:
+            in_host = min(layout.world_size, self._gpus_per_node)
+            return own * in_host * _ADAM_BYTES / (_HOST_GBPS * 1e3)
+        return own * _ADAM_BYTES / self._bytes_a_us
 
-    # -- collectives
+    # -- transfers
+
+    def _copy_us(self, num_bytes: float) -> float:
+        """From the host, or to it."""
+        count = int(num_bytes / DTYPE_BYTES["float32"])
+        return self._collective_us(
+            Kernel.rows(
+                KernelClass.COPY,
+                "memcpy_h2d",
+                1,
+                count,
+                dtype="float32",
+                bytes_read=int(num_bytes),
+                bytes_written=int(num_bytes),
+                flops=0,
+            )
+        )
 
     def _us(self, kind: str, num_bytes: int, ranks: int, stride: int) -> float:
         found = self._collective(kind, num_bytes, ranks, stride)

@@ -24,6 +24,10 @@ SCHEMA_VERSION = 1
 _SHOWN = 10
 _GIB = 2**30
 _BILLION = 1e9
+_BASIS = (
+    "priced from one block and its neighbours; those run whole first, as long as their scripts take"
+)
+_OFFLOADED = "offload: the host's memory must hold 16 bytes of each parameter of its ranks"
 _TEMPLATE = Path(__file__).with_name("training.py")
 
 
@@ -67,10 +71,9 @@ class LayoutReport:
             return "\n".join([*lines, *(f"  {problem}" for problem in found.problems)])
         lines += [self._table(), "", *self._best(), *self._frontier()]
         lines += [f"  note      {problem}" for problem in found.problems]
-        lines.append(
-            "  note      priced from one block and its neighbours; run the script to see a layout "
-            "whole"
-        )
+        lines.append(f"  note      {_BASIS}")
+        if any(price.layout.offload for price in found.prices[:_SHOWN]):
+            lines.append(f"  note      {_OFFLOADED}")
         if self.script is not None:
             lines.append(f"  script    {self.script}")
         return "\n".join(lines)
@@ -83,8 +86,8 @@ class LayoutReport:
         return f"no layout fits{stated}; add ranks, or say fewer tokens or shorter sequences"
 
     def _table(self) -> str:
-        names = ["rank", "layout", "GPU", "ranks", "ms a step", "tokens/s", "MFU", "GiB",
-                 "exposed", "bubble", "kJ a step", "W", self._cost_title]  # fmt: skip
+        names = ["rank", "layout", "GPU", "ranks", "ms a step", "run whole", "tokens/s", "MFU",
+                 "GiB", "exposed", "bubble", "kJ a step", "W", self._cost_title]  # fmt: skip
         return text_table(
             names,
             [
@@ -99,6 +102,7 @@ class LayoutReport:
             price.gpu,
             str(price.layout.world_size),
             milliseconds_text(price.step_us),
+            "" if price.corrected_us is None else f"{price.correction:+.1%}",
             f"{price.tokens_per_s:,.0f}",
             f"{price.mfu:.1%}",
             f"{price.memory_bytes / _GIB:.1f} of {price.capacity_bytes / _GIB:.0f}",
@@ -112,7 +116,7 @@ class LayoutReport:
     def _best(self) -> list[str]:
         best = self.found.prices[0]
         parts = ", ".join(
-            f"{name} {milliseconds_text(us)}" for name, us in best.parts.items() if us > 0.0
+            f"{name} {milliseconds_text(us)}" for name, us in best.parts.items() if us
         )
         lines = [f"  best      {best.layout.title}: {parts} (ms)"]
         if len(self.found.prices) > 1:

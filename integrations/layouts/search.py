@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from neusight.integrations.layouts.block import BlockRecord, recorded_block
+from neusight.integrations.layouts.block import BlockOf, BlockRecord, recorded_block
 from neusight.integrations.layouts.layout import Layout, ModelShape, StepLoad, layouts_of
 from neusight.integrations.layouts.pricing import (
     LayoutPrice,
@@ -36,12 +36,13 @@ class SearchRequest:
     gpus_per_node: int
     storage_gbps: float
     jobs: int
+    float8: bool = False
 
 
 @dataclass(frozen=True)
 class Found:
-    """The layouts that fit, fastest first; how many were looked at and how many of them need more
-    memory than there is; and what failed, by title."""
+    """The layouts that fit, fastest first, after those that were run whole; how many were looked at
+    and how many of them need more memory than there is; and what failed, by title."""
 
     prices: tuple[LayoutPrice, ...]
     num_layouts: int
@@ -53,28 +54,50 @@ class Found:
 #: Work on many items at once: (position, result) of each as it ends.
 Spread = Callable[..., Iterator[tuple[int, Any]]]
 
-#: A record that is wanted: GPU, ranks that split a block, micro-batch.
-_Wanted = tuple[str, int, int]
+#: The step of a layout by the script that trains so, run whole: µs, or why there is none.
+RunWhole = Callable[[LayoutPrice], "float | str"]
+
+#: The best that are run whole, where their scripts call few blocks a step: five a second of CPU.
+_RUN_WHOLE = 3
+_MOST_BLOCK_CALLS = 200
+#: Micro-batches that such a run takes at least, so that both the first and later ones are in it.
+_SHORT_MICRO_BATCHES = 2
 
 
 def find_layouts(
-    request: SearchRequest, spread: Spread, *, report: Callable[[str], object] = lambda text: None
+    request: SearchRequest,
+    spread: Spread,
+    *,
+    run_whole: RunWhole | None = None,
+    report: Callable[[str], object] = lambda text: None,
 ) -> Found:
-    """Looks at all layouts. `spread` does the same work on many items at once; `report` is called
-    with what each record came to."""
+    """Looks at all layouts, and runs the best few whole. `spread` does the same work on many items
+    at once; `report` is called with what each record came to."""
     layouts = _layouts(request)
-    records: dict[_Wanted, BlockRecord] = {}
+    records: dict[BlockOf, BlockRecord] = {}
     problems: dict[str, None] = {}
     record = partial(_record, request, spread, records, problems, report)
-    pairs = list(itertools.product(request.gpus, layouts))
+    offloaded = [replace(one, offload=True) for one in layouts if one.pipeline == 1]
+    pairs = list(itertools.product(request.gpus, [*layouts, *offloaded]))
     pairs = [(gpu, one) for gpu, one in pairs if _fits(least_bytes(one, request.shape), gpu)]
-    record({(gpu.name, layout.tensor, 1) for gpu, layout in pairs})
+    record({_block_of(gpu, replace(layout, micro_batch=1)) for gpu, layout in pairs})
     needed = _needed(request, pairs, records)
-    fitting = [(gpu, one) for gpu, one in pairs if _fits(needed.get((gpu.name, one)), gpu)]
-    record({(gpu.name, layout.tensor, layout.micro_batch) for gpu, layout in fitting})
+    fits = {(gpu.name, one) for gpu, one in pairs if _fits(needed.get((gpu.name, one)), gpu)}
+    fitting = [
+        (gpu, one)
+        for gpu, one in pairs
+        if (gpu.name, one) in fits
+        and not (one.offload and (gpu.name, replace(one, offload=False)) in fits)
+    ]
+    record({_block_of(gpu, layout) for gpu, layout in fitting})
+    pricers = _pricers(request)
+    prices = sorted(_priced(pricers, fitting, records), key=_order)
+    if run_whole is not None:
+        price = partial(_like, pricers, records)
+        prices = _with_runs(request, spread, run_whole, price, prices, problems, report)
     count = len(layouts) * len(request.gpus)
     return Found(
-        tuple(sorted(_priced(request, fitting, records), key=_order)),
+        tuple(prices),
         num_layouts=count,
         num_too_large=count - len(fitting),
         least_needed_bytes=min(needed.values(), default=0.0),
@@ -86,17 +109,23 @@ def _fits(needed: float | None, gpu: GPU) -> bool:
     return needed is not None and needed <= gpu.memory_bytes
 
 
+def _block_of(gpu: GPU, layout: Layout) -> BlockOf:
+    shared = layout.tensor, layout.context, layout.expert
+    return BlockOf(gpu.name, layout.micro_batch, *shared, layout.float8)
+
+
 def _needed(
     request: SearchRequest,
     pairs: Sequence[tuple[GPU, Layout]],
-    records: Mapping[_Wanted, BlockRecord],
+    records: Mapping[BlockOf, BlockRecord],
 ) -> dict[tuple[str, Layout], float]:
     """What a rank of each layout needs, by the record of one sequence."""
-    return {
-        (gpu.name, layout): needed_bytes(layout, request.shape, records[gpu.name, layout.tensor, 1])
-        for gpu, layout in pairs
-        if (gpu.name, layout.tensor, 1) in records
-    }
+    found = {}
+    for gpu, layout in pairs:
+        record = records.get(_block_of(gpu, replace(layout, micro_batch=1)))
+        if record is not None:
+            found[gpu.name, layout] = needed_bytes(layout, request.shape, record)
+    return found
 
 
 def _layouts(request: SearchRequest) -> list[Layout]:
@@ -108,6 +137,7 @@ def _layouts(request: SearchRequest) -> list[Layout]:
             request.work,
             world_size=world_size,
             gpus_per_node=request.gpus_per_node,
+            float8=request.float8,
         )
     ]
 
@@ -115,17 +145,15 @@ def _layouts(request: SearchRequest) -> list[Layout]:
 def _record(
     request: SearchRequest,
     spread: Spread,
-    records: dict[_Wanted, BlockRecord],
+    records: dict[BlockOf, BlockRecord],
     problems: dict[str, None],
     report: Callable[[str], object],
-    keys: Set[_Wanted],
+    keys: Set[BlockOf],
 ) -> None:
     """Records the blocks that are not there yet."""
     wanted = sorted(keys - set(records))
-    work = partial(_recorded, request.source, request.work.sequence)
-    for position, found in spread(work, wanted, at_once=request.jobs):
-        gpu, tensor, micro_batch = wanted[position]
-        title = f"a block on {gpu}, tensor {tensor}, {micro_batch} sequences"
+    for position, found in spread(partial(_recorded, request), wanted, at_once=request.jobs):
+        title = wanted[position].title
         if isinstance(found, BlockRecord):
             records[wanted[position]] = found
             report(f"recorded {title}")
@@ -135,38 +163,94 @@ def _record(
             report(f"failed: {title}: {why}")
 
 
-def _recorded(source: str, sequence: int, wanted: _Wanted) -> BlockRecord | str:
-    gpu, tensor, micro_batch = wanted
+def _recorded(request: SearchRequest, wanted: BlockOf) -> BlockRecord | str:
+    sequence, per_node = request.work.sequence, request.gpus_per_node
     try:
-        return recorded_block(
-            source, gpu, tensor=tensor, micro_batch=micro_batch, sequence=sequence
-        )
+        return recorded_block(request.source, wanted, sequence=sequence, gpus_per_node=per_node)
     except NeusightError as error:
         return str(error).strip().partition("\n")[0]
+    except ImportError as error:
+        return f"needs {error.name}, which is not installed"
     except Exception as error:  # the model's own code
         return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
+def _pricers(request: SearchRequest) -> dict[str, LayoutPricer]:
+    return {
+        gpu.name: LayoutPricer(
+            request.shape,
+            request.work,
+            gpu,
+            partial(_estimates, request.predictor, gpu),
+            gpus_per_node=request.gpus_per_node,
+            storage_gbps=request.storage_gbps,
+        )
+        for gpu in request.gpus
+    }
+
+
 def _priced(
-    request: SearchRequest,
+    pricers: Mapping[str, LayoutPricer],
     fitting: Sequence[tuple[GPU, Layout]],
-    records: Mapping[_Wanted, BlockRecord],
+    records: Mapping[BlockOf, BlockRecord],
 ) -> Iterator[LayoutPrice]:
-    pricers: dict[str, LayoutPricer] = {}
     for gpu, layout in fitting:
-        record = records.get((gpu.name, layout.tensor, layout.micro_batch))
-        if record is None:
-            continue
-        if gpu.name not in pricers:
-            pricers[gpu.name] = LayoutPricer(
-                request.shape,
-                request.work,
-                gpu,
-                partial(_estimates, request.predictor, gpu),
-                gpus_per_node=request.gpus_per_node,
-                storage_gbps=request.storage_gbps,
-            )
-        yield pricers[gpu.name].price(layout, record)
+        record = records.get(_block_of(gpu, layout))
+        if record is not None:
+            yield pricers[gpu.name].price(layout, record)
+
+
+# -- the best few, whole
+
+
+def _with_runs(
+    request: SearchRequest,
+    spread: Spread,
+    run_whole: RunWhole,
+    price: Callable[[LayoutPrice, Layout], LayoutPrice],
+    prices: list[LayoutPrice],
+    problems: dict[str, None],
+    report: Callable[[str], object],
+) -> list[LayoutPrice]:
+    """The prices, of which the best few are as their scripts run whole, in the order of that.
+
+    A run takes a few micro-batches; it is to them as the whole step to all."""
+    asked = [one for one in prices[:_RUN_WHOLE] if _is_cheap(one.layout, request.shape)]
+    short = [price(one, _shortened(one.layout)) for one in asked]
+    corrected: dict[LayoutPrice, LayoutPrice] = {}
+    for position, ran in spread(run_whole, short, at_once=request.jobs):
+        one, few = asked[position], short[position]
+        if isinstance(ran, float):
+            corrected[one] = one.corrected(ran / few.step_us)
+            report(f"ran {few.layout.title} whole: {corrected[one].correction:+.1%}")
+        else:
+            why = getattr(ran, "failure", ran)
+            problems[f"{one.layout.title} was not run whole: {why}"] = None
+    others = [one for one in prices if one not in corrected]
+    return [*sorted(corrected.values(), key=_order), *others]
+
+
+def _is_cheap(layout: Layout, shape: ModelShape) -> bool:
+    """Whether its script calls few blocks. What an optimizer takes on a host, no run shows."""
+    calls = shape.num_blocks * _shortened(layout).num_micro_batches
+    return not layout.offload and calls <= _MOST_BLOCK_CALLS
+
+
+def _like(
+    pricers: Mapping[str, LayoutPricer],
+    records: Mapping[BlockOf, BlockRecord],
+    found: LayoutPrice,
+    layout: Layout,
+) -> LayoutPrice:
+    """Another layout on the same GPU, whose block is the same."""
+    pricer = pricers[found.gpu]
+    return pricer.price(layout, records[_block_of(pricer.gpu, layout)])
+
+
+def _shortened(layout: Layout) -> Layout:
+    """With as few micro-batches as show how it goes on."""
+    least = max(layout.least_micro_batches, _SHORT_MICRO_BATCHES)
+    return replace(layout, num_micro_batches=min(layout.num_micro_batches, least))
 
 
 def _estimates(predictor: Predictor, gpu: GPU, kernels: list[Any]) -> list[Any]:

@@ -1,5 +1,6 @@
-"""Trains a language model in one layout over many GPUs: PyTorch's FSDP2, tensor parallelism and
-pipelining. `neusight plan --model` writes it with MODEL and LAYOUT filled in; run it by torchrun.
+"""Trains a language model in one layout over many GPUs: PyTorch's FSDP2, tensor, context and expert
+parallelism and pipelining. `neusight plan --model` writes it with MODEL and LAYOUT filled in; run
+it by torchrun.
 
 The data are random tokens: put your own loader into `batches`, and your schedule of learning rates
 beside the optimizer.
@@ -10,16 +11,25 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed._functional_collectives import all_to_all_single_autograd
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleInterleaved1F1B,
+    ScheduleZBVZeroBubble,
+)
 from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.experimental import context_parallel
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     PrepareModuleInput,
@@ -32,11 +42,12 @@ from torch.utils.checkpoint import checkpoint
 
 #: A config.json of transformers, or "file.py:function" of a function that returns the model.
 MODEL = "config.json"
-#: Ranks by kind of parallelism (data = replicate x shard), and what a rank works on at once.
+#: Ranks by kind of parallelism (data = replicate x shard, of which `expert` share the experts), and
+#: what a rank works on at once.
 LAYOUT: dict[str, Any] = {
-    "replicate": 1, "shard": 1, "tensor": 1, "pipeline": 1, "stages_a_rank": 1,
-    "micro_batch": 1, "num_micro_batches": 1, "checkpoint": False, "reshard": True,
-    "sequence": 4096,
+    "replicate": 1, "shard": 1, "expert": 1, "context": 1, "tensor": 1, "pipeline": 1,
+    "stages_a_rank": 1, "zero_bubble": False, "micro_batch": 1, "num_micro_batches": 1,
+    "checkpoint": False, "reshard": True, "offload": False, "float8": False, "sequence": 4096,
 }  # fmt: skip
 STEPS = 10
 LEARNING_RATE = 1e-4
@@ -86,12 +97,15 @@ class DecoderStage(nn.Module):
     """Some layers of a decoder of transformers: the first takes token ids, the last gives
     logits. `sequence_ranks` share the sequence between layers."""
 
+    places: Tensor | None
+
     def __init__(self, model: nn.Module, blocks: range) -> None:
         super().__init__()
         decoder: Any = model.get_submodule(blocks_name(model).rpartition(".")[0])
         last = len(decoder.layers)
         self.embed_tokens = decoder.embed_tokens if blocks.start == 0 else None
         self.rotary_emb = decoder.rotary_emb
+        self.register_buffer("places", None, persistent=False)
         self.sequence_ranks = 1
         self.layers = nn.ModuleList(decoder.layers[number] for number in blocks)
         is_last = blocks.stop == last
@@ -101,8 +115,9 @@ class DecoderStage(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.embed_tokens is not None:
             x = self.embed_tokens(x)
-        length = x.shape[1] * self.sequence_ranks
-        places = torch.arange(length, device=x.device)[None]
+        places = self.places
+        if places is None:
+            places = torch.arange(x.shape[1] * self.sequence_ranks, device=x.device)[None]
         angles = self.rotary_emb(x, places)
         for block in self.layers:
             found = block(x, position_embeddings=angles, position_ids=places, attention_mask=None)
@@ -201,13 +216,80 @@ def recompute(stage: nn.Module) -> None:
         )
 
 
-def shard(stage: nn.Module, mesh: DeviceMesh, *, reshard: bool) -> None:
-    """FSDP2: fp32 parameters, gradients and states over the ranks of a copy; bf16 compute."""
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+def share_sequence(
+    mesh: DeviceMesh, stages: list[nn.Module], tokens: list[Tensor]
+) -> AbstractContextManager[None]:
+    """While open, each rank of `mesh` has its part of every sequence of `tokens`, and attention
+    passes keys and values round (context parallelism)."""
+    buffers: list[Any] = [*tokens, *(stage.places for stage in stages)]
+    shared: Any = context_parallel(mesh, buffers=buffers, buffer_seq_dims=[1] * len(buffers))
+    found: AbstractContextManager[None] = shared
+    return found
+
+
+def experts_of(module: nn.Module) -> dict[str, Any]:
+    """The modules that hold experts as transformers does, each weight for all of them."""
+    return {
+        name: found
+        for name, found in module.named_modules()
+        if getattr(found, "num_experts", 0) and hasattr(found, "down_proj")
+    }
+
+
+def split_experts(stage: nn.Module, mesh: DeviceMesh) -> None:
+    """Expert parallelism: each rank holds some of the experts, and tokens travel to them."""
+    for module in experts_of(stage).values():
+        forward, total = module.forward, module.num_experts
+        module.num_experts //= mesh.size()
+        for name, weight in list(module.named_parameters(recurse=False)):
+            setattr(module, name, nn.Parameter(weight[: module.num_experts]))
+        module.forward = partial(_exchanged, forward, mesh.get_group(), total)
+
+
+def _exchanged(
+    forward: Any, group: Any, total: int, hidden: Tensor, index: Tensor, weights: Tensor
+) -> Tensor:
+    """What the experts make of the tokens, which are sent to the ranks that hold them and back."""
+    ranks = dist.get_world_size(group)
+    number, order = index.flatten().sort()
+    sent = torch.bincount(number, minlength=total)
+    received = torch.empty_like(sent)
+    dist.all_to_all_single(received, sent, group=group)
+    out, own = (counts.view(ranks, -1).sum(1).tolist() for counts in (sent, received))
+    rows = all_to_all_single_autograd(hidden[order // index.shape[1]], own, out, group)
+    local = torch.arange(total // ranks, device=hidden.device).repeat(ranks)
+    local = local.repeat_interleave(received, output_size=sum(own))[:, None]
+    done = forward(rows, local, torch.ones_like(local, dtype=weights.dtype))
+    back = all_to_all_single_autograd(done, out, own, group) * weights.flatten()[order, None]
+    return torch.zeros_like(hidden).index_add_(0, order // index.shape[1], back.to(hidden.dtype))
+
+
+def use_float8(stage: nn.Module) -> None:
+    """The linear layers of the blocks multiply in float8, scaled by tensor (torchao)."""
+    from torchao.float8 import convert_to_float8_training
+
     blocks: Any = stage.get_submodule(blocks_name(stage))
     for block in blocks:
-        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
-    fully_shard(stage, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
+        convert_to_float8_training(block)
+
+
+def shard(stage: nn.Module, mesh: DeviceMesh, same: DeviceMesh | None) -> None:
+    """FSDP2: fp32 parameters, gradients and states over the ranks of a copy; bf16 compute. Experts
+    that lie on several ranks are shared by those that hold the `same`, and their gradients, which
+    are of all ranks' tokens, divided by all."""
+    settings: dict[str, Any] = {
+        "mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
+        "reshard_after_forward": LAYOUT["reshard"],
+    }
+    if LAYOUT["offload"]:
+        settings["offload_policy"] = CPUOffloadPolicy()
+    blocks: Any = stage.get_submodule(blocks_name(stage))
+    for block in blocks:
+        for experts in experts_of(block).values() if same is not None else ():
+            held: Any = fully_shard(experts, mesh=same, **settings)
+            held.set_gradient_divide_factor(mesh.size())
+        fully_shard(block, mesh=mesh, **settings)
+    fully_shard(stage, mesh=mesh, **settings)
 
 
 def stages_of(model: nn.Module, layout: dict[str, Any], number: int) -> list[nn.Module]:
@@ -219,30 +301,39 @@ def stages_of(model: nn.Module, layout: dict[str, Any], number: int) -> list[nn.
         return [Whole(model)]
     num_blocks = len(model.get_submodule(blocks_name(model)))  # type: ignore[arg-type]
     bounds = [num_blocks * stage // num_stages for stage in range(num_stages + 1)]
-    own = range(number, num_stages, layout["pipeline"])
+    own = list(range(number, num_stages, layout["pipeline"]))
+    if layout["zero_bubble"]:  # the last stage lies on the first rank
+        own[1] = num_stages - 1 - number
     return [DecoderStage(model, range(bounds[stage], bounds[stage + 1])) for stage in own]
 
 
-def lay_out(stage: nn.Module, mesh: DeviceMesh) -> None:
+def lay_out(stage: nn.Module, mesh: DeviceMesh, within: DeviceMesh) -> None:
     """Lets the ranks share a stage as LAYOUT says, and gives it values."""
+    if LAYOUT["float8"]:
+        use_float8(stage)
     if LAYOUT["tensor"] > 1:
         split_layers(stage, mesh["tensor"])
+    if LAYOUT["expert"] > 1:
+        split_experts(stage, within["expert"])
     if LAYOUT["checkpoint"]:
         recompute(stage)
-    copies = mesh["replicate", "shard"] if LAYOUT["replicate"] > 1 else mesh["shard"]
-    shard(stage, copies, reshard=LAYOUT["reshard"])
+    outer = ("replicate",) if LAYOUT["replicate"] > 1 else ()
+    same = within[(*outer, "same")] if LAYOUT["expert"] > 1 else None
+    shard(stage, mesh[(*outer, "shard")], same)
     initialize(stage)
 
 
 def initialize(stage: nn.Module) -> None:
     """Values for a model that was made without any: small ones, as for a new one."""
-    stage.to_empty(device="cuda")
+    stage.to_empty(device="cpu" if LAYOUT["offload"] else "cuda")
     for name, weight in stage.named_parameters():
         with torch.no_grad():
             nn.init.ones_(weight) if "norm" in name else nn.init.normal_(weight, std=0.02)
     if isinstance(stage, DecoderStage):
         angles: Any = stage.rotary_emb
         stage.rotary_emb = type(angles)(angles.config).to("cuda")
+        if LAYOUT["context"] > 1:
+            stage.places = torch.arange(LAYOUT["sequence"], device="cuda")[None]
 
 
 # -- training --------------------------------------------------------------------------------------
@@ -272,13 +363,14 @@ def main() -> None:
     dist.init_process_group("nccl")
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     sizes = {name: LAYOUT[name] for name in ("pipeline", "replicate", "shard", "tensor")}
+    sizes["shard"] *= LAYOUT["context"]
     mesh = init_device_mesh("cuda", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
     number = mesh["pipeline"].get_local_rank()
     model = build_model(MODEL)
     vocabulary = vocabulary_of(model)
     stages = stages_of(model, LAYOUT, number)
     for stage in stages:
-        lay_out(stage, mesh)
+        lay_out(stage, mesh, _within_copy(mesh))
     train_step = _step_of(stages, mesh, vocabulary)
     parameters = [weight for stage in stages for weight in stage.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=LEARNING_RATE, fused=True)
@@ -291,26 +383,48 @@ def main() -> None:
     dist.destroy_process_group()
 
 
+def _within_copy(mesh: DeviceMesh) -> DeviceMesh:
+    """The mesh with the ranks that share a copy divided: those that hold the same experts ("same"),
+    that share experts, and that share a sequence."""
+    expert, context = LAYOUT["expert"], LAYOUT["context"]
+    if expert * context == 1:
+        return mesh
+    sizes = LAYOUT["shard"] // expert, expert, context
+    found: DeviceMesh = mesh._unflatten("shard", sizes, ("same", "expert", "context"))
+    return found
+
+
 def _step_of(stages: list[nn.Module], mesh: DeviceMesh, vocabulary: int) -> Callable[[], Any]:
     """What a step's forwards and backwards are: in turn, or through a pipeline."""
     times, rows = LAYOUT["num_micro_batches"], LAYOUT["micro_batch"]
     if LAYOUT["pipeline"] == 1:
         source = batches(vocabulary, (rows, LAYOUT["sequence"]))
-        return lambda: _accumulated(stages[0], source, times)
+        return lambda: _accumulated(stages[0], mesh, source, times)
     number = mesh["pipeline"].get_local_rank()
     whole = batches(vocabulary, (rows * times, LAYOUT["sequence"]))
     schedule = _schedule(stages, mesh, number, times)
-    return lambda: _pipelined(schedule, whole, number)
+    return lambda: _pipelined(schedule, stages, mesh, whole)
 
 
-def _accumulated(stage: Any, source: Iterator[tuple[Tensor, Tensor]], times: int) -> Tensor | None:
+def _sharing(
+    mesh: DeviceMesh, stages: list[nn.Module], *tokens: Tensor
+) -> AbstractContextManager[None]:
+    """Shares the sequence of these tokens, where LAYOUT says so."""
+    if LAYOUT["context"] == 1:
+        return nullcontext()
+    return share_sequence(_within_copy(mesh)["context"], stages, list(tokens))
+
+
+def _accumulated(
+    stage: Any, mesh: DeviceMesh, source: Iterator[tuple[Tensor, Tensor]], times: int
+) -> Tensor | None:
     loss = None
     for turn in range(times):
         if not LAYOUT["reshard"]:
             stage.set_requires_gradient_sync(turn == times - 1)
             stage.set_reshard_after_backward(turn == times - 1)
         tokens, targets = next(source)
-        with loss_parallel():
+        with _sharing(mesh, [stage], tokens, targets), loss_parallel():
             loss = loss_of(stage(tokens), targets) / times
             torch.autograd.backward(loss)
     return loss
@@ -320,22 +434,31 @@ def _schedule(stages: list[nn.Module], mesh: DeviceMesh, number: int, times: int
     pipeline, per_rank = LAYOUT["pipeline"], LAYOUT["stages_a_rank"]
     group = mesh["pipeline"].get_group()
     device = torch.device("cuda", torch.cuda.current_device())
+    places = [number + turn * pipeline for turn in range(per_rank)]
+    if LAYOUT["zero_bubble"]:
+        places[1] = 2 * pipeline - 1 - number
     made = [
-        PipelineStage(stage, number + turn * pipeline, pipeline * per_rank, device, group=group)
-        for turn, stage in enumerate(stages)
+        PipelineStage(stage, place, pipeline * per_rank, device, group=group)
+        for place, stage in zip(places, stages, strict=True)
     ]
+    if LAYOUT["zero_bubble"]:
+        return ScheduleZBVZeroBubble(made, times, loss_fn=loss_of)  # type: ignore[arg-type]
     if per_rank == 1:
         return Schedule1F1B(made[0], times, loss_fn=loss_of)
     return ScheduleInterleaved1F1B(made, times, loss_fn=loss_of)  # type: ignore[arg-type]
 
 
 def _pipelined(
-    schedule: Any, source: Iterator[tuple[Tensor, Tensor]], number: int
+    schedule: Any,
+    stages: list[nn.Module],
+    mesh: DeviceMesh,
+    source: Iterator[tuple[Tensor, Tensor]],
 ) -> Tensor | None:
     tokens, targets = next(source)
-    is_last = number == LAYOUT["pipeline"] - 1
+    number = mesh["pipeline"].get_local_rank()
+    is_last = number == (0 if LAYOUT["zero_bubble"] else LAYOUT["pipeline"] - 1)
     losses: list[Tensor] = []
-    with loss_parallel():
+    with _sharing(mesh, stages, tokens, targets), loss_parallel():
         schedule.step(
             *((tokens,) if number == 0 else ()),
             target=targets if is_last else None,

@@ -154,8 +154,9 @@ def _install_distributed(on: Opening) -> None:
     from neusight.fake_cuda.distributed.installation import install_distributed
 
     install_distributed(
-        on.patches, on.recorder, on.rank, on.link, on.wait_s, virtual_time=on.virtual_time
-    )
+        on.patches, on.recorder, on.gpu, on.on_query, on.rank, on.link, on.wait_s,
+        virtual_time=on.virtual_time,
+    )  # fmt: skip
 
 
 def _refuse_process_groups(*args: object, **kwargs: object) -> None:

@@ -10,7 +10,7 @@ from neusight.integrations.layouts.block import BlockRecord
 from neusight.integrations.layouts.layout import Layout, ModelShape, StepLoad
 from neusight.integrations.layouts.pricing import LayoutPricer, least_bytes, needed_bytes
 from neusight.predictors.gpu import find_gpu
-from neusight.predictors.kernel import Kernel
+from neusight.predictors.kernel import CollectiveSize, Kernel
 from neusight.predictors.predictor import Estimate
 
 H100 = find_gpu("H100")
@@ -18,7 +18,6 @@ SHAPE = ModelShape("Model", 8, 16, 16, 100_000_000, 200_000_000, has_stages=True
 STEP = StepLoad(8 * 8 * 4096, 4096)
 GEMM = Kernel.gemm(4096, 4096, 4096)
 RECORD = BlockRecord(
-    tensor=1,
     micro_batch=1,
     kernels=(("block", False, GEMM), ("block", True, GEMM), ("block", True, GEMM)),
     kept_bytes=2**30,
@@ -38,13 +37,16 @@ def tenths(kernels: list[Kernel]) -> list[Estimate]:
     ]
 
 
+BYTES_A_US = H100.bandwidth_gbps * H100.bandwidth_utilization * 1e3
 PRICER = LayoutPricer(SHAPE, STEP, H100, tenths, gpus_per_node=8, storage_gbps=2.0)
 
 
 def test_one_rank_computes_all_blocks_for_all_micro_batches() -> None:
     price = PRICER.price(Layout(num_micro_batches=64), RECORD)
 
-    assert price.compute_us == pytest.approx(64 * 8 * 300.0)
+    gathered, reduced = 2 * (4 + 10), 6 + 12  # bytes of a parameter that FSDP2 copies
+    moved_us = (gathered + reduced) * SHAPE.num_parameters / BYTES_A_US
+    assert price.compute_us == pytest.approx(64 * (8 * 300.0 + moved_us))
     assert price.exposed_us == price.bubble_us == price.straggler_us == 0.0
     possible = H100.peak_flops("bf16", matrix=True) * price.step_us * 1e-6
     assert price.mfu == pytest.approx(64 * 8 * 3 * GEMM.flops / possible)
@@ -70,6 +72,61 @@ def test_a_pipeline_is_idle_for_as_many_micro_batches_as_stages_less_one() -> No
 
     assert one.bubble_us == pytest.approx(3 * own_us + 6 * 1.0)
     assert two.bubble_us == pytest.approx(3 * own_us / 2 + 6 * 1.0)
+
+
+def test_a_pipeline_without_bubbles_waits_for_half_of_the_gradients_of_activations() -> None:
+    layout = Layout(pipeline=4, stages_a_rank=2, num_micro_batches=64, zero_bubble=True)
+
+    price = PRICER.price(layout, RECORD)
+
+    assert price.bubble_us == pytest.approx(3 * (2 * (200.0 - 100.0) / 2 + 2 * 1.0))
+
+
+def test_gradients_are_summed_up_where_they_are_not_reduced_yet() -> None:
+    kept = PRICER.price(Layout(num_micro_batches=64, reshard=False), RECORD)
+
+    moved_us = (14 + 18 + 63 * 18) * SHAPE.num_parameters / BYTES_A_US
+    assert kept.compute_us == pytest.approx(64 * 8 * 300.0 + moved_us)
+
+
+def test_ranks_that_hold_different_experts_gather_their_own() -> None:
+    mixture = replace(SHAPE, num_experts=8, expert_parameters=80_000_000)
+    asked: list[Kernel] = []
+
+    def noting(kernels: list[Kernel]) -> list[Estimate]:
+        asked.extend(kernels)
+        return tenths(kernels)
+
+    pricer = LayoutPricer(mixture, STEP, H100, noting, gpus_per_node=8, storage_gbps=2.0)
+    price = pricer.price(Layout(shard=16, expert=8, num_micro_batches=4), RECORD)
+
+    sizes = [one.size for one in asked if one.name == "all_gather"]
+    gathers = {
+        (size.world_size, size.num_bytes) for size in sizes if isinstance(size, CollectiveSize)
+    }
+    assert {(16, 2 * 20_000_000), (2, 2 * 10_000_000)} <= gathers
+    assert price.memory_bytes < needed_bytes(Layout(shard=16), mixture, RECORD)
+
+
+def test_what_is_offloaded_costs_time_and_no_memory() -> None:
+    here, there = (
+        PRICER.price(Layout(shard=8, num_micro_batches=8, offload=offload), RECORD)
+        for offload in (False, True)
+    )
+
+    assert here.memory_bytes - there.memory_bytes > 2 * SHAPE.num_parameters
+    assert there.optimizer_us == pytest.approx(28 * SHAPE.num_parameters / 300e3)
+
+
+def test_a_step_that_was_run_whole_is_as_long_as_that() -> None:
+    price = PRICER.price(Layout(num_micro_batches=64), RECORD)
+
+    ran = price.corrected(1.1)
+
+    assert ran.step_us == pytest.approx(1.1 * price.step_us)
+    assert ran.correction == pytest.approx(0.1)
+    assert sum(ran.parts.values()) == pytest.approx(ran.step_us)
+    assert ran.tokens_per_s * ran.step_us == pytest.approx(price.tokens_per_s * price.step_us)
 
 
 def test_sharding_shares_what_is_kept() -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 
-from neusight.integrations.layouts.block import recorded_block
+from neusight.integrations.layouts.block import BlockOf, recorded_block
+from neusight.integrations.layouts.layout import Layout, StepLoad
+from neusight.integrations.layouts.pricing import LayoutPrice
+from neusight.integrations.layouts.report import script_text
 from neusight.predictors.kernel import KernelClass
 from warm_python import run_python
 
@@ -55,9 +59,10 @@ def test_a_model_of_ones_own_is_laid_out_and_its_script_runs(tmp_path: Path) -> 
     assert "Net: 0.00 billion parameters, 4 blocks" in done.stdout
     assert "frontier of time and cost" in done.stdout
     found = json.loads((tmp_path / "found.json").read_text())
-    times = [layout["step_us"] for layout in found["layouts"]]
+    times = [one["step_us"] for one in found["layouts"] if one["corrected_us"] is None]
     assert times == sorted(times)
-    assert found["num_layouts"] == len(times) + found["num_too_large"]
+    assert len(found["layouts"]) == len(times) + 3  # run whole
+    assert found["num_layouts"] == len(found["layouts"]) + found["num_too_large"]
     best = found["layouts"][0]["layout"]
     ranks = best["shard"] * best["replicate"] * best["tensor"]
     whole = run_python(
@@ -82,7 +87,7 @@ def test_ranks_that_split_a_decoders_layers_share_the_sequence_between_them(tmp_
     config.write_text(json.dumps({"model_type": "llama", **shape, **heads}))
 
     alone, shared = (
-        recorded_block(str(config), "H100", tensor=tensor, micro_batch=1, sequence=128)
+        recorded_block(str(config), BlockOf("H100", 1, tensor), sequence=128, gpus_per_node=8)
         for tensor in (1, 4)
     )
 
@@ -124,3 +129,38 @@ def test_what_cannot_be_laid_out_is_wrong_use(
     assert done.returncode == 2, done.stdout + done.stderr
     assert reported in done.stderr
     assert "Traceback" not in done.stderr
+
+
+PRICE = LayoutPrice(Layout(), "H100", *([1.0] * 13))
+SMALL = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "vocab_size": 1024,
+         "num_attention_heads": 8, "num_key_value_heads": 8}  # fmt: skip
+EXPERTS = {"head_dim": 32, "moe_intermediate_size": 128, "num_experts": 8, "num_experts_per_tok": 2}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout(shard=2, context=2, tensor=2),
+        Layout(replicate=2, shard=2, expert=2),
+        Layout(pipeline=2, stages_a_rank=2, num_micro_batches=4, zero_bubble=True),
+        Layout(shard=2, offload=True),
+    ],
+    ids=lambda layout: layout.title,
+)
+def test_the_script_of_each_kind_of_layout_runs(layout: Layout, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    kind = {"model_type": "qwen3_moe", **EXPERTS} if layout.expert > 1 else {"model_type": "llama"}
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({**kind, **SMALL}))
+    price = dataclasses.replace(PRICE, layout=layout)
+    text = script_text(str(config), price, StepLoad(8192, 128), gpus_per_node=8)
+    (tmp_path / "train.py").write_text(text)
+
+    done = run_python(
+        "-m", "neusight", "run", "--gpu", "H100", "--world-size", str(layout.world_size),
+        "--rank", "all-distinct", "--quiet", "--steps", "1", "train.py", cwd=tmp_path,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ": fits, " in done.stdout

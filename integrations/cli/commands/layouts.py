@@ -5,17 +5,23 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from neusight.exit_codes import ExitCode
-from neusight.fake_cuda.distributed.rank import GPUS_PER_NODE
+from neusight.fake_cuda.distributed.rank import GPUS_PER_NODE, Rank
 from neusight.forecast import forecast_options
 from neusight.integrations.cli.files import report_problems, tried, write_json
+from neusight.integrations.cli.planning.candidates import Candidate
+from neusight.integrations.cli.planning.points import PlanRequest, evaluated
 from neusight.integrations.cli.planning.processes import in_processes, num_cores
+from neusight.integrations.program.options import ProgramOptions
+from neusight.integrations.program.program import Program
 from neusight.integrations.program.runner import hide_gpus
 from neusight.integrations.report.side_by_side import parse_prices
 from neusight.interrupts import raises_from_here
@@ -24,6 +30,7 @@ from neusight.predictors.gpu import find_gpu
 from neusight.predictors.registry import find_predictor, predictor_at
 
 if TYPE_CHECKING:
+    from neusight.integrations.layouts.pricing import LayoutPrice
     from neusight.integrations.layouts.report import LayoutReport
     from neusight.integrations.layouts.search import SearchRequest
     from neusight.integrations.layouts.whole_training import WholeTraining
@@ -33,6 +40,9 @@ if TYPE_CHECKING:
 _STORAGE_GBPS = 2.0
 #: Longest time between failures that is taken for one, hours: a million years.
 _MOST_HOURS = 1e10
+
+#: Steady steps of a script that is run whole: they are alike.
+_WHOLE_STEPS = 1
 
 _SEQUENCE = 4096
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgG]?)")
@@ -52,6 +62,9 @@ def add_model_arguments(plan: argparse.ArgumentParser) -> None:
                        help=f"tokens of a sequence ({_SEQUENCE})")  # fmt: skip
     found.add_argument("--script", metavar="FILE", help="write a script that trains in the best "
                        "layout there")  # fmt: skip
+    found.add_argument("--float8", action="store_true",
+                       help="try the blocks' linear layers in float8 too (torchao); it changes "
+                       "what is computed")  # fmt: skip
     found.add_argument("--storage-gbps", type=float, default=_STORAGE_GBPS, metavar="G",
                        help="1e9 bytes per second that a host writes of a checkpoint "
                        f"({_STORAGE_GBPS:g})")  # fmt: skip
@@ -111,7 +124,12 @@ def plan_layouts(options: argparse.Namespace, gpu_names: list[str]) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         request = _request(options, tokens, gpu_names)
-        found = find_layouts(request, in_processes, report=_reporter(options))
+        found = find_layouts(
+            request,
+            in_processes,
+            run_whole=partial(_run_whole, options, request),
+            report=_reporter(options),
+        )
     names = tuple(gpu.name for gpu in request.gpus)
     script = options.script if found.prices else None
     report = LayoutReport(found, request.shape, request.work, prices, names, script, training)
@@ -157,7 +175,33 @@ def _request(options: argparse.Namespace, tokens: int, gpu_names: list[str]) -> 
         gpus_per_node=options.gpus_per_node or min(GPUS_PER_NODE, system.gpus_per_node),
         storage_gbps=options.storage_gbps,
         jobs=options.jobs or num_cores(),
+        float8=options.float8,
     )
+
+
+def _run_whole(
+    given: argparse.Namespace, request: SearchRequest, price: LayoutPrice
+) -> float | str:
+    """The step of the layout's script, µs, or why it failed. Of a pipeline a rank of each stage
+    runs."""
+    from neusight.integrations.layouts.report import script_text
+
+    layout, per_node = price.layout, request.gpus_per_node
+    others = layout.world_size // layout.pipeline
+    ranks = tuple(range(0, layout.world_size, others)) if layout.pipeline > 1 else None
+    options = ProgramOptions(
+        steps=_WHOLE_STEPS,
+        predictor=predictor_at(given.clock, given.predictor),
+        topology=given.topology,
+    )
+    plan = PlanRequest((find_gpu(price.gpu),), options, {}, ranks)
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "train.py"
+        text = script_text(request.source, price, request.work, gpus_per_node=per_node)
+        script.write_text(text, encoding="utf-8")
+        rank = Rank(world_size=layout.world_size, gpus_per_node=min(per_node, layout.world_size))
+        [point] = evaluated(plan, Candidate((), Program(str(script), ()), rank))
+    return point.problem if point.row is None else point.row.latency_us
 
 
 def _checked(options: argparse.Namespace) -> int:

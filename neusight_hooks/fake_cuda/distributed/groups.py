@@ -4,11 +4,14 @@ backends that the program asked for."""
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
 
 from neusight.fake_cuda.distributed.rank import Rank, ranks_text
+from neusight.predictors.gpu import GPU
+from neusight.predictors.physics.communication.collective import reads_peers
 from neusight.recording.recording import FIRST_COMMUNICATION_STREAM
 
 #: The backend that runs all groups; torch's tests use it for the same purpose.
@@ -19,9 +22,10 @@ FAKE_BACKEND = "fake"
 _UNSTATED = frozenset({"", "none", "undefined", FAKE_BACKEND})
 _BY_DEFAULT = {"cuda": "nccl", "cpu": "gloo"}
 
-
 #: Ranks among which torch's own all-reduce runs (c10d/symm_mem/intra_node_comm.hpp).
 _MOST_INTRA_NODE = 8
+#: What torch asks before it: whether NVLink joins all pairs of GPUs of the host.
+_INTRA_NODE_QUERY = "intra_node_comm"
 
 
 def _is_intra_node() -> bool:
@@ -29,11 +33,16 @@ def _is_intra_node() -> bool:
     return os.environ.get("ENABLE_INTRA_NODE_COMM", "").lower() in ("1", "y", "yes", "t", "true")
 
 
-class Groups:
-    """The process groups of the program, from the rank that runs."""
+def intra_node_query_result(device_query: str, gpu: GPU) -> str | None:
+    """Whether torch's own all-reduce runs on `gpu`; None if the question is another one."""
+    return repr(reads_peers(gpu)) if device_query == _INTRA_NODE_QUERY else None
 
-    def __init__(self, rank: Rank) -> None:
-        self._rank = rank
+
+class Groups:
+    """The process groups of the program, from the rank that runs on such a GPU."""
+
+    def __init__(self, rank: Rank, gpu: GPU, on_query: Callable[[str, object], None]) -> None:
+        self._rank, self._gpu, self._on_query = rank, gpu, on_query
         self._texts: dict[tuple[str, tuple[int, ...] | None], str] = {}
         self._streams: dict[tuple[str, int | None], int] = {}
 
@@ -51,7 +60,9 @@ class Groups:
                 f"ranks={ranks_text(ranks)}"
             )
             if nodes == 1 and 2 <= len(ranks) <= _MOST_INTRA_NODE and _is_intra_node():
-                text += " intra_node=1"
+                is_joined = reads_peers(self._gpu)
+                self._on_query(_INTRA_NODE_QUERY, is_joined)
+                text += " intra_node=1" if is_joined else ""
             self._texts[key] = text
         return text
 

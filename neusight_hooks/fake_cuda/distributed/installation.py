@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch.distributed as dist
@@ -33,12 +34,15 @@ from neusight.fake_cuda.patching import Patches
 from neusight.recording.recording import RANK_OPTION
 
 if TYPE_CHECKING:
+    from neusight.predictors.gpu import GPU
     from neusight.recording.recorder import Recorder
 
 
 def install_distributed(
     patches: Patches,
     recorder: Recorder,
+    gpu: GPU,
+    on_query: Callable[[str, object], None],
     rank: Rank | None,
     link: Link | None = None,
     wait_s: float = DEFAULT_WAIT_S,
@@ -58,7 +62,9 @@ def install_distributed(
         install_environment(patches, rank)
     link = link or SingleRankLink(own.index)
     backends = Backends()
-    communication = Communication(recorder, Groups(own), link.require_rank, backends.name_of)
+    communication = Communication(
+        recorder, Groups(own, gpu, on_query), link.require_rank, backends.name_of
+    )
     objects = Objects(communication, link)
     recorder.handlers.update(collective_handlers(communication))
     recorder.handlers.update(synchronized_norm_handlers())

@@ -25,7 +25,8 @@ from neusight.predictors.physics.launch_geometry import geometry_of
 from neusight.predictors.physics.physical_time import PhysicalTime, smooth_maximum
 from neusight.predictors.physics.roofline import sent_bytes, switches_add_up
 
-__all__ = ["channels_of", "collective_timing", "direct_us", "inside_gbps", "physical_us"]
+__all__ = ["channels_of", "collective_timing", "direct_us", "inside_gbps", "physical_us",
+           "reads_peers"]  # fmt: skip
 
 #: Ranks at which `GPU.link_floor_us` is stated.
 _FLOOR_RANKS = 8
@@ -141,11 +142,15 @@ def collective_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
 def direct_us(size: CollectiveSize, gpu: GPU, *, in_two: bool) -> float:
     """An all-reduce in which each rank reads what all others hold, or (`in_two`) its part of it and
     then the other parts of the sum; infinite where NVLink does not join the ranks."""
-    is_linked = system_of(gpu).levels[0].kind != "pcie" and gpu.link_gbps > 0
-    if not is_linked or size.num_nodes > 1:
+    if not reads_peers(gpu) or size.num_nodes > 1:
         return math.inf
     others_us = (size.world_size - 1) * size.num_bytes / (gpu.link_gbps * 1e3)
     return 2.0 * (_BARRIER_US + others_us / size.world_size) if in_two else _BARRIER_US + others_us
+
+
+def reads_peers(gpu: GPU) -> bool:
+    """Whether GPUs of a host are joined so that their kernels read each other's memory."""
+    return system_of(gpu).levels[0].kind != "pcie" and gpu.link_gbps > 0
 
 
 def channels_of(kernel: Kernel, gpu: GPU) -> int:

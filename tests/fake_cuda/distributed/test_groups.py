@@ -89,15 +89,16 @@ def test_a_group_that_is_opened_again_has_the_backend_of_then() -> None:
 
 
 def all_reduces(
-    monkeypatch: pytest.MonkeyPatch, tensor: torch.Tensor, **options: object
+    monkeypatch: pytest.MonkeyPatch, tensor: torch.Tensor, *, gpu: str = "H100", **options: object
 ) -> list[str]:
-    """The variants of the kernels that add a tensor up where torch's own all-reduce is on."""
+    """The kernels that add a tensor up where torch's own all-reduce is on, it by its variant."""
     monkeypatch.setenv("ENABLE_INTRA_NODE_COMM", "1")
-    with neusight.forecast_on("H100", world_size=16, gpus_per_node=8) as forecast:
+    with neusight.forecast_on(gpu, world_size=16, gpus_per_node=8) as forecast:
         dist.init_process_group("nccl")
         group = dist.new_group(list(range(options.pop("ranks", 8))))  # type: ignore[call-overload]
         dist.all_reduce(tensor.to("cuda"), group=group, **options)  # type: ignore[arg-type]
-    return [kernel.variant for kernel, _ in forecast.kernels if kernel.name == "all_reduce"]
+    kernels = [kernel for kernel, _ in forecast.kernels]
+    return [k.variant if k.name == "all_reduce" else k.name for k in kernels[1:]]
 
 
 SMALL = torch.zeros(4096, dtype=torch.bfloat16)
@@ -108,8 +109,8 @@ def test_torchs_own_all_reduce_is_taken_where_the_program_turns_it_on(
 ) -> None:
     large = torch.zeros(4096, 512, dtype=torch.bfloat16)
 
-    assert all_reduces(monkeypatch, SMALL) == ["one_shot"]
-    assert all_reduces(monkeypatch, large) == ["two_shot"]
+    assert all_reduces(monkeypatch, SMALL) == ["memcpy_d2d", "one_shot"]
+    assert all_reduces(monkeypatch, large) == ["memcpy_d2d", "two_shot", "memcpy_d2d"]
 
 
 def test_it_takes_sums_of_two_types_inside_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,3 +118,9 @@ def test_it_takes_sums_of_two_types_inside_a_node(monkeypatch: pytest.MonkeyPatc
     assert all_reduces(monkeypatch, SMALL, op=dist.ReduceOp.MAX) == [""]
     assert all_reduces(monkeypatch, SMALL, ranks=16) == [""]
     assert all_reduces(monkeypatch, SMALL.repeat(4096)) == [""]
+
+
+def test_without_nvlink_nccl_takes_them_and_nothing_is_copied_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert all_reduces(monkeypatch, SMALL, gpu="L40S") == [""]
