@@ -22,7 +22,8 @@ Pass = Literal["forward", "data_gradient", "weight_gradient"]
 #: with a dilation; "fastest": one whose algorithm was found by trial
 #: (torch.backends.cudnn.benchmark).
 #: Products whose weight is unpacked inside the kernel, by the rows that share one unpacked weight:
-#: "packed_tiles" up to 64 (Marlin, CUTLASS), "packed_16_rows" (tinygemm), "packed_rows" one.
+#: "packed_tiles" up to 64 (Marlin, CUTLASS), "packed_16_rows" (tinygemm), "packed_rows" one;
+#: "packed_outputs" by a thread an output.
 #: All-reduces in which each rank reads the others' memory: "one_shot" all of it, "two_shot" a part
 #: of the sums and then the others' parts.
 Variant = Literal[
@@ -69,6 +70,7 @@ Variant = Literal[
     "packed_tiles",
     "packed_16_rows",
     "packed_rows",
+    "packed_outputs",
     "one_shot",
     "two_shot",
 ]
@@ -83,6 +85,9 @@ RECURRENT = "recurrent_gemm"
 #: Name of FP8 products with one scale for each operand (cuBLASLt). Those with a scale a row are
 #: CUTLASS's, as in serving.
 TENSOR_SCALED = "scaled_gemm"
+
+#: Name of one with a scale for each row and column by cuBLASLt (torch._scaled_mm).
+OUTER_SCALED = "scaled_gemm_outer"
 
 #: Name of a loss over classes that one CTA adds up, a score a thread and round (`width` rounds).
 SERIAL_SUM = "nll_loss_sum"

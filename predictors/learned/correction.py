@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from neusight.predictors.clusters.placement import placement_of
 from neusight.predictors.gpu import GPU, find_gpu
 from neusight.predictors.kernel import (
+    OUTER_SCALED,
     RECURRENT,
     TENSOR_SCALED,
     AttentionSize,
@@ -139,7 +140,7 @@ def family_of(kernel: Kernel, gpu: GPU) -> str | None:
             return "gemm_16bit" if _has_measured_ratio(gpu) else None
         # The tables' FP8 is of serving kernels. cuBLASLt's best products (data/achievable) are 5 to
         # 23 % faster than the physics and 11 to 51 % faster than what the network makes of it.
-        is_serving = kernel.compute == "fp8" and kernel.name != TENSOR_SCALED
+        is_serving = kernel.compute == "fp8" and kernel.name not in (TENSOR_SCALED, OUTER_SCALED)
         return "gemm_fp8" if is_serving else None
     if isinstance(size, RowsSize) and kernel.name in _QUANTISATIONS:
         return "quantisation" if min(size) >= 1 else None

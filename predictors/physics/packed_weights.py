@@ -3,7 +3,7 @@
 Few rows stream the packed weight and its scales, as fast as the DRAM gives them or, by tinygemm, as
 its warps ask for them. More rows multiply at the rate of the activations'
 dtype, and the same threads unpack the weight once for each group of rows that share it; each group
-reads the packed weight again from the L2.
+reads the packed weight again from the L2. aten::_weight_int8pack_mm has one thread an output.
 """
 
 from __future__ import annotations
@@ -18,7 +18,12 @@ from neusight.predictors.physics.roofline import flop_roofline_us
 
 #: Rows of the activations that share one unpacked weight, by variant: Marlin's and CUTLASS's tiles,
 #: tinygemm's (kM of ATen/native/cuda/int4mm.cu), and kernels that compute each row alone.
-PACKED_ROWS: dict[str, int] = {"packed_tiles": 64, "packed_16_rows": 16, "packed_rows": 1}
+PACKED_ROWS: dict[str, int] = {
+    "packed_tiles": 64,
+    "packed_16_rows": 16,
+    "packed_rows": 1,
+    "packed_outputs": 1,
+}
 
 #: Instructions a thread executes to unpack a weight: a mask or a permutation and a fused multiply
 #: and add, each for a pair of 16-bit values. Counted in Marlin's and tinygemm's conversion.
@@ -35,15 +40,28 @@ _WEIGHT_REACH = 0.106
 
 #: tinygemm (tinygemm_m16n8k16_chunk_kernel): a CTA of eight warps has 8 columns; in an iteration a
 #: warp loads 128 of their weights (eight k-tiles of 16) and uses them before it loads more, so that
-#: each costs a latency of the DRAM: 950 clocks, half of what a step of a norm's two passes takes
-#: (`memory_bound.rows`, data/kernelbench). Its tiles of A and B take about 90 registers a thread,
-#: which leaves room for two CTAs on an SM.
+#: each costs a latency of the DRAM. Its tiles of A and B take about 90 registers a thread, which
+#: leaves room for two CTAs on an SM.
 _CTA_COLUMNS = 8
 _WEIGHTS_AN_ITERATION = 8 * 128
-_LATENCY_CLOCKS = 950.0
 _CTAS_AT_ONCE = 2
 
-#: Half width of the 80 % interval. A prior: no table has such kernels.
+#: That latency, and the instructions of a thread to unpack a weight for a tile of rows and to
+#: multiply it by each row. An H100 under torch 2.11, `int4pack_mm` in profiles.jsonl.gz of
+#: `benchmarks/measured/h100`: read off two layers (28672 x 8192, 128256 x 4096), 1 to 256 rows;
+#: five others judge: 9 % off in the median, 60 before.
+_LATENCY_CLOCKS = 1040.0
+_TILE_UNPACK_INSTRUCTIONS = 5.6
+_ROW_INSTRUCTIONS = 1.9
+
+#: aten::_weight_int8pack_mm (weight_int8pack_mm_kernel): a thread an output, which goes through its
+#: row of weights one by one: clocks of a step, multiplications a clock and SM, of two rows at
+#: least. The same H100, `int8pack_mm`: 7 layers of 1, 4 and 16 rows, a fit.
+_STEP_CLOCKS = 65.0
+_OUTPUTS_MULTIPLICATIONS = 2.0
+_LEAST_ROWS = 2
+
+#: Half width of the 80 % interval. A prior: no table has such kernels of Marlin's and CUTLASS's.
 SPREAD = 0.4
 
 
@@ -59,14 +77,21 @@ def packed_timing(kernel: Kernel, gpu: GPU, tiled: PhysicalTime) -> PhysicalTime
     bandwidth = gpu.bandwidth_gbps * 1e3 * gpu.bandwidth_utilization
 
     dram_us = kernel.num_bytes * _leaving_share(kernel.num_bytes, gpu) / bandwidth
+    if kernel.variant == "packed_outputs":
+        outputs_us = gpu.floor_us + max(dram_us, _outputs_us(size, gpu))
+        return replace(tiled, time_us=outputs_us, bound="compute", spread=SPREAD)
     l2_us = passes * max(0.0, weight_bytes) / (_L2_BYTES * clocks)
     unpack_us = passes * size.n * size.k * _UNPACK_INSTRUCTIONS / (_ISSUED_THREADS * clocks)
     arithmetic_us = flop_roofline_us(kernel, gpu) / _utilization(kernel, gpu)
     stream_us = max(dram_us, l2_us)
-    if kernel.variant == "packed_16_rows":
-        stream_us = smooth_maximum(stream_us, _waiting_us(size, passes, gpu))
     work_us = smooth_maximum(stream_us, unpack_us + arithmetic_us)
-    if size.m > _MOST_STREAMED_ROWS:  # tiles and waves, and the unpacking in the same threads
+    if kernel.variant == "packed_16_rows":
+        instructions = passes * _TILE_UNPACK_INSTRUCTIONS + size.m * _ROW_INSTRUCTIONS
+        issue_us = size.n * size.k * instructions / (_ISSUED_THREADS * clocks)
+        stream_us = smooth_maximum(stream_us, _waiting_us(size, gpu))
+        work_us = max(stream_us, issue_us, arithmetic_us)
+        unpack_us = issue_us
+    elif size.m > _MOST_STREAMED_ROWS:  # tiles and waves, and the unpacking in the same threads
         work_us = max(work_us, tiled.time_us + unpack_us)
     is_streaming = stream_us >= unpack_us + arithmetic_us
     bound: Bound = "memory" if is_streaming else "compute"
@@ -75,9 +100,17 @@ def packed_timing(kernel: Kernel, gpu: GPU, tiled: PhysicalTime) -> PhysicalTime
     return replace(tiled, time_us=gpu.floor_us + work_us, bound=bound, spread=SPREAD)
 
 
-def _waiting_us(size: GemmSize, passes: int, gpu: GPU) -> float:
-    """What tinygemm's warps wait for their loads, one after the other."""
-    num_ctas = passes * -(-size.n // _CTA_COLUMNS)
+def _outputs_us(size: GemmSize, gpu: GPU) -> float:
+    """A thread an output: its steps one after the other, or the multiplications of all."""
+    rows = max(_LEAST_ROWS, size.m)
+    together = rows * size.n * size.k / (_OUTPUTS_MULTIPLICATIONS * gpu.num_sms)
+    return max(size.k * _STEP_CLOCKS, together) * 1e6 / gpu.clock_hz
+
+
+def _waiting_us(size: GemmSize, gpu: GPU) -> float:
+    """What tinygemm's warps wait for the weight's loads, one after the other; more tiles of rows
+    find it in the L2, while others compute."""
+    num_ctas = -(-size.n // _CTA_COLUMNS)
     waves = max(1.0, num_ctas / (gpu.num_sms * _CTAS_AT_ONCE))
     iterations = -(-size.k // _WEIGHTS_AN_ITERATION)
     return waves * iterations * _LATENCY_CLOCKS * 1e6 / gpu.clock_hz

@@ -358,3 +358,26 @@ def test_tf32_wants_its_operands_along_k_on_hopper() -> None:
     assert found("H100", "tn") / found("H100", "nt") == pytest.approx(617.3 / 405.1, rel=0.1)
     assert found("H100", "nn") / found("H100", "nt") == pytest.approx(425.6 / 405.1, rel=0.15)
     assert found("A100", "tn") == pytest.approx(found("A100", "nt"), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name", "rows", "n", "k", "measured_us"),
+    [
+        ("float8_e4m3fn", "scaled_gemm_outer", 16, 28672, 8192, 99.6),
+        ("float8_e4m3fn", "scaled_gemm_outer", 1, 28672, 8192, 102.1),
+        ("float8_e4m3fn", "scaled_gemm_outer", 1024, 4096, 14336, 97.2),
+        ("int8", "gemm", 256, 4096, 14336, 66.2),
+        ("int8", "gemm", 256, 28672, 8192, 151.9),
+    ],
+)
+def test_hopper_multiplies_eight_bits_by_tiles_of_one_size(
+    dtype: str, name: str, rows: int, n: int, k: int, measured_us: float
+) -> None:
+    """`scaled_mm_rowwise` and `int_mm` of benchmarks/measured/h100; no constant was read off
+    these rows."""
+    out = "bfloat16" if dtype != "int8" else "int32"
+    kernel = Kernel.gemm(rows, n, k, dtype=dtype, out_dtype=out, name=name)
+
+    [estimate] = predict([kernel], "H100")
+
+    assert estimate.latency_us == pytest.approx(measured_us, rel=0.15)

@@ -23,6 +23,7 @@ from neusight.ops.operands import (
 )
 from neusight.ops.registry import register_op
 from neusight.predictors.kernel import (
+    OUTER_SCALED,
     TENSOR_SCALED,
     Kernel,
     KernelClass,
@@ -324,6 +325,11 @@ def _gemv(
     return matmul_kernels(matrix, column, result, math, name="gemv")
 
 
+#: Release of torch in which cuBLASLt was seen to compute products with a scale a row and a column
+#: (`benchmarks/measured/h100`); before, torch's own CUTLASS kernels did.
+_OUTER_SCALES_SINCE = (2, 11)
+
+
 @register_op("aten::_scaled_mm", "aten::_scaled_mm_v2")
 def scaled_mm(
     call: OpSignature,
@@ -342,6 +348,7 @@ def scaled_mm(
     if m * n * k == 0:
         return []
     is_whole = all(scale.numel == 1 for scale in scale_a + scale_b)
+    by_row = OUTER_SCALED if math.torch >= _OUTER_SCALES_SINCE else "scaled_gemm_by_row"
     gemm = Kernel.gemm(
         m,
         n,
@@ -351,7 +358,7 @@ def scaled_mm(
         compute=compute_for_matmul(self.dtype, math),
         layout=_layout(self, mat2),
         bias=bias is not None,
-        name=TENSOR_SCALED if is_whole else "scaled_gemm_by_row",
+        name=TENSOR_SCALED if is_whole else by_row,
     )
     unpacked_bytes = (m * k + n * k) * itemsize(self.dtype) * (packed - 1)
     read = gemm.bytes_read - unpacked_bytes + num_bytes(scale_a + scale_b)
@@ -506,8 +513,14 @@ def foreach_mm(
 def int8_weight_mm(
     call: OpSignature, *, self: TensorSpec, mat2: TensorSpec, scales: TensorSpec
 ) -> list[Kernel]:
-    """A product with a weight of 8-bit integers and a scale a column."""
-    return packed_weight_kernels(self, (mat2, scales), output(call), "packed_rows")
+    """A product with a weight of 8-bit integers and a scale a column, by a plain kernel in FP32."""
+    result = output(call)
+    left, scale, wide = (spec._replace(dtype="float32") for spec in (self, scales, result))
+    kernels = packed_weight_kernels(left, (mat2, scale), wide, "packed_outputs")
+    if self.dtype == "float32":
+        return kernels
+    casts = [*copy_kernel(self, left), *copy_kernel(scales, scale)]
+    return [*casts, *kernels, *copy_kernel(wide, result)]
 
 
 @register_op("aten::_weight_int4pack_mm")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from neusight.ops.operands import (
     flags,
     gpu_tensors,
+    itemsize,
     layout_of,
     memory_kernel,
     output,
@@ -301,8 +302,18 @@ def cudnn_batch_norm(
 
 
 def _in_layout_of(source: TensorSpec, kernels: list[Kernel]) -> list[Kernel]:
-    """The same kernels, whose channels are columns where they lie side by side in memory."""
-    return [replace(kernel, along_columns=source.is_channels_last) for kernel in kernels]
+    """The same kernels, whose channels are columns where they lie side by side in memory; planes of
+    16 bits that are no multiple of `_VECTOR` are read one by one."""
+    is_last = source.is_channels_last
+    kernels = [replace(kernel, along_columns=is_last) for kernel in kernels]
+    if is_last or itemsize(source.dtype) > 2 or product(source.shape[2:]) % _VECTOR == 0:
+        return kernels
+    return [replace(kernel, layout="scalar") for kernel in kernels]
+
+
+#: Elements that cuDNN's batch norms of 16 bits read at once (bn_fw_tr_1C11_singleread_spec in
+#: `benchmarks/measured/h100` with planes of 14 x 14 and more, not of 7 x 7).
+_VECTOR = 4
 
 
 @register_op("aten::cudnn_batch_norm_backward", "aten::miopen_batch_norm_backward")

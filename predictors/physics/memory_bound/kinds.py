@@ -149,11 +149,12 @@ _COUNTED = frozenset({"layer_norm", "rms_norm", "group_norm", "batch_norm_sums"}
 #: (H100). Bytes a clock of the one CTA, both passes: 16 and 32 channels 8.4-9.4 on H100, 6.8 on
 #: A100 (data/kernelbench 52 and 73, judged on 72 and level 3's 13); of each of a gradient's two
 #: operands 3.3 (16 to 96 channels of MobileNet v2 on H100, benchmarks/measured/h100/workloads;
-#: judged on ResNet-50, ResNeXt-50 and DenseNet-121).
+#: judged on ResNet-50, ResNeXt-50 and DenseNet-121). On AMD half of the first, a prior.
 BATCH_NORM_READS = {"batch_norm": 1.0, "batch_norm_gradients": 1.0, "batch_norm_sums": 0.0}
 _BATCH_NORM_DRAM_SHARES = {("nvidia", "batch_norm"): 0.97}
 _BATCH_NORM_DRAM_SHARE = 0.65
 _BATCH_NORM_ROW_BYTES = {False: 8.5, True: 3.3}
+_AMD_BATCH_NORM_ROW_BYTES = {False: 8.5, True: 4.25}
 #: Elements a clock and SM of cuDNN's kernels of NHWC images (batchnorm_fwtr_nhwc_semiPersist and
 #: bwtr) by whether they take gradients, and channels of a tile, up to 128 channels and beyond.
 #: MobileNet v2 in FP16 on H100 (benchmarks/measured/h100/workloads); judged on DenseNet-121.
@@ -279,12 +280,13 @@ def _kind_of_norm(kernel: Kernel, kind: MemoryKind, vendor: str) -> MemoryKind:
         kind = kind._replace(elements=_nhwc_batch_norm_elements(kernel))
     if kernel.variant in BATCH_NORM_READS:
         again = BATCH_NORM_READS[kernel.variant]
+        row_bytes = _AMD_BATCH_NORM_ROW_BYTES if vendor == "amd" else _BATCH_NORM_ROW_BYTES
         return kind._replace(
             extra_reads=again,
             dram_share=_BATCH_NORM_DRAM_SHARES.get(
                 (vendor, kernel.variant), _BATCH_NORM_DRAM_SHARE
             ),
-            row_bytes=0.0 if kernel.along_columns else _BATCH_NORM_ROW_BYTES[kernel.is_backward],
+            row_bytes=0.0 if kernel.along_columns else row_bytes[kernel.is_backward],
         )
     return kind
 

@@ -144,6 +144,14 @@ _LOOPED_BYTES = {False: 5, True: 4}
 _CHANNEL_CLOCKS = 1800.0
 _CHANNELS_AT_ONCE = 2
 
+#: Clocks that an element takes of its SM where a channel is read once: in 32 bits, in 16, in 16 by
+#: vectors; forward and backward. H100, torch 2.11, `batch_norm` in profiles.jsonl.gz of
+#: `benchmarks/measured/h100`: read off maps of 2048 channels (7 pixels, 16 for vectors); the other
+#: 25 maps, not used: forward 30 -> 7 % off in the median, backward 22 -> 5. A profile on V100,
+#: under an older cuDNN, shows fewer.
+_AMPERE = (8, 0)
+_ELEMENT_CLOCKS = {False: (0.8, 0.68, 0.38), True: (1.3, 1.02, 0.52)}
+
 #: As NHWC all SMs share all channels (CUDNN_BATCHNORM_SPATIAL_PERSISTENT) and keep what fits into
 #: their shared memory, this share of it, for the second pass. A prior.
 _KEPT_SHARE = 0.75
@@ -241,12 +249,18 @@ def row_us(kernel: Kernel, kind: MemoryKind, gpu: GPU) -> float:
 def _batch_norm_clocks(kernel: Kernel, size: RowsSize, kind: MemoryKind, gpu: GPU) -> float:
     """The channels of an SM one after the other, or so many at once."""
     itemsize = DTYPE_BYTES[kernel.dtype]
-    if _read_twice(kernel, size, gpu) and itemsize <= 2:
+    is_read_once = not _read_twice(kernel, size, gpu)
+    if not is_read_once and itemsize <= 2:
         itemsize = _LOOPED_BYTES[kernel.is_backward]
     row = size.width * itemsize * (1.0 + kind.extra_reads)
-    fixed = max(1.0, size.rows / gpu.num_sms) * _CHANNEL_CLOCKS
+    of_an_sm = max(1.0, size.rows / gpu.num_sms)
     rounds = max(1.0, size.rows / (_CHANNELS_AT_ONCE * gpu.num_sms))
-    return fixed + rounds * row / kind.row_bytes
+    clocks = rounds * row / kind.row_bytes
+    if is_read_once and not kernel.along_columns and gpu.compute_capability >= _AMPERE:
+        by_vectors = 2 if kernel.layout != "scalar" else 1
+        element = _ELEMENT_CLOCKS[kernel.is_backward][by_vectors if itemsize <= 2 else 0]
+        clocks = max(clocks, of_an_sm * size.width * element)
+    return of_an_sm * _CHANNEL_CLOCKS + clocks
 
 
 def fills_sms(kernel: Kernel, gpu: GPU) -> bool:

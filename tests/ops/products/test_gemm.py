@@ -122,8 +122,17 @@ def test_packed_four_bit_operands_count_two_elements_a_byte() -> None:
     assert kernel.compute == "fp8"
 
 
-@pytest.mark.parametrize(("rows", "name"), [(1, "scaled_gemm"), (16, "scaled_gemm_by_row")])
-def test_a_scale_a_row_is_another_librarys_product(rows: int, name: str) -> None:
+@pytest.mark.parametrize(
+    ("rows", "release", "name"),
+    [
+        (1, (2, 11), "scaled_gemm"),
+        (16, (2, 10), "scaled_gemm_by_row"),
+        (16, (2, 11), "scaled_gemm_outer"),
+    ],
+)
+def test_a_scale_a_row_is_another_librarys_product(
+    rows: int, release: tuple[int, int], name: str
+) -> None:
     signature = call(
         "_scaled_mm",
         spec(16, 32, dtype="bfloat16"),
@@ -135,7 +144,7 @@ def test_a_scale_a_row_is_another_librarys_product(rows: int, name: str) -> None
         out_dtype="bfloat16",
     )
 
-    (kernel,) = kernels(signature)
+    (kernel,) = kernels(signature, MathMode(torch=release))
     assert kernel.name == name
 
 
@@ -244,15 +253,16 @@ def test_complex_products_are_four_real_ones() -> None:
 
 
 def test_quantized_weights_are_read_packed_with_their_scales() -> None:
-    """8 rows of 64 bf16 by a weight of 64 x 32 bytes and 32 scales of 2 bytes."""
+    """8 rows of 64 by a weight of 64 x 32 bytes and 32 scales, all but the weight cast to FP32."""
     half = "bfloat16"
-    (kernel,) = kernels(
+    launched = kernels(
         call("_weight_int8pack_mm", spec(8, 32, dtype=half), self=spec(8, 64, dtype=half),
              mat2=spec(32, 64, dtype="int8"), scales=spec(32, dtype=half))
     )  # fmt: skip
 
-    assert kernel.flops == 2 * 8 * 32 * 64
-    assert kernel.bytes_read == 8 * 64 * 2 + 32 * 64 + 64
+    assert [kernel.name for kernel in launched] == ["copy", "copy", "packed_weight_gemm", "copy"]
+    assert launched[2].flops == 2 * 8 * 32 * 64
+    assert launched[2].bytes_read == 4 * (8 * 64 + 32) + 32 * 64
 
 
 def test_integers_of_four_bits_are_unpacked_for_sixteen_rows_at_once() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neusight.predictors.gpu import find_gpu
-from neusight.predictors.kernel import Kernel, KernelClass, Layout, Variant
+from neusight.predictors.kernel import DTYPE_BYTES, Kernel, KernelClass, Layout, Variant
 from neusight.predictors.physics.memory_bound.kinds import kind_of
 from neusight.predictors.physics.memory_bound.rows import reads_again
 from neusight.predictors.physics.memory_bound.timing import memory_bound_timing
@@ -416,3 +416,28 @@ def test_exponentials_in_16_bits_bind_amd_more_than_their_bytes() -> None:
 
     assert times[0] == pytest.approx(189, rel=0.1)
     assert times[1] < 0.8 * times[0]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "channels", "width", "is_backward", "layout", "measured_us"),
+    [
+        ("float32", 1024, 128 * 49, False, "contiguous", 37.8),
+        ("float32", 512, 64 * 196, True, "contiguous", 46.1),
+        ("float16", 1024, 128 * 49, True, "scalar", 39.8),
+        ("float16", 512, 64 * 196, False, "contiguous", 17.4),
+    ],
+)
+def test_batch_norms_that_read_a_channel_once_are_bound_by_their_elements(
+    dtype: str, channels: int, width: int, is_backward: bool, layout: Layout, measured_us: float
+) -> None:
+    """`batch_norm` of benchmarks/measured/h100; no constant was read off these maps."""
+    num_bytes = channels * width * DTYPE_BYTES[dtype]
+    kernel = Kernel.rows(
+        KernelClass.NORMALIZATION, "batch_norm", channels, width, dtype=dtype,
+        bytes_read=(2 if is_backward else 1) * num_bytes, bytes_written=num_bytes,
+        variant="batch_norm", is_backward=is_backward, layout=layout,
+    )  # fmt: skip
+
+    timing = memory_bound_timing(kernel, find_gpu("H100"))
+
+    assert timing.time_us == pytest.approx(measured_us, rel=0.15)
