@@ -306,7 +306,7 @@ def _in_layout_of(source: TensorSpec, kernels: list[Kernel]) -> list[Kernel]:
     16 bits that are no multiple of `_VECTOR` are read one by one."""
     is_last = source.is_channels_last
     kernels = [replace(kernel, along_columns=is_last) for kernel in kernels]
-    if is_last or itemsize(source.dtype) > 2 or product(source.shape[2:]) % _VECTOR == 0:
+    if is_last or itemsize(source.dtype) > 2 or prod(source.shape[2:]) % _VECTOR == 0:
         return kernels
     return [replace(kernel, layout="scalar") for kernel in kernels]
 
