@@ -20,8 +20,6 @@ from neusight.predictors.errors import NeusightError
 from neusight.predictors.gpu import GPU
 from neusight.predictors.predictor import Predictor
 
-__all__ = ["Found", "SearchRequest", "find_layouts", "frontier"]
-
 
 @dataclass(frozen=True)
 class SearchRequest:
