@@ -7,8 +7,8 @@
 For each of torchtitan's configurations of Llama 3 the step that it makes (its sequences of each
 rank, on the GPUs of its published runs) is laid out, and the place of its own layout among all that
 fit is shown: ranks that split layers, the rest sharded, no pipeline, its sequences at once.
-Throughputs are not compared. Float8 and the choice of what is recomputed are not of the search: a
-configuration with selective recomputation counts as either.
+Throughputs are not compared. The choice of what is recomputed is not of the search: a configuration
+with selective recomputation counts as either.
 """
 
 from __future__ import annotations
@@ -109,7 +109,8 @@ def _is_of(layout: Layout, found: Configuration) -> bool:
     is_again = found.recompute == "Selective" or layout.checkpoint == (found.recompute == "Full")
     return (
         (layout.tensor, layout.pipeline, layout.micro_batch) == (found.tensor, 1, found.batch)
-        and layout.replicate == 1
+        and layout.replicate == layout.context == 1
+        and not layout.offload
         and is_again
     )
 

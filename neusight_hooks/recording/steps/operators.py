@@ -275,17 +275,20 @@ def _carried(
     if last == len(other.ops) - 1:
         between[last + 1] = places[-1] + 1
     found: list[Operator] = []
-    around: list[bool] = []  # of those that enclose the next one, which are kept
+    around: list[int | None] = []  # where those end that enclose the next one, and are kept
     for operator in other.operators:
         if operator.first == operator.last:
             first = last = between.get(operator.first)
         else:
             first, last = begins.get(operator.first), ends.get(operator.last)
         del around[operator.depth :]
-        around.append(first is not None and last is not None)
-        if first is not None and last is not None:
-            depth = sum(around[:-1])
-            found.append(operator._replace(first=first, last=max(first, last), depth=depth))
+        kept = [end for end in around if end is not None]
+        if first is None or last is None:
+            around.append(None)
+            continue
+        first, last = (min((place, *kept[-1:])) for place in (first, max(first, last)))
+        around.append(last)
+        found.append(operator._replace(first=first, last=last, depth=len(kept)))
     return tuple(found)
 
 

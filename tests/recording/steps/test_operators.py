@@ -110,6 +110,21 @@ def test_steps_are_alike_by_what_comes_in_the_same_order() -> None:
     assert not has_operators_of(first, [*second[1:], "HostWork"])
 
 
+def test_an_operator_without_entries_ends_within_the_one_around_it() -> None:
+    mm = call("aten::mm")
+    around = (Operator("outer", 0, 1), Operator("empty", 1, 1, depth=1), Operator("next", 1, 2))
+    followed = Step("eval", (mm, mm), operators=around)
+    other = Step("eval", (mm, Free(StorageRef(0, 0)), mm))
+
+    found = with_operators([followed, other])[1]
+
+    assert tuple(found.operators) == (
+        Operator("outer", 0, 1),
+        Operator("empty", 1, 1, depth=1),
+        Operator("next", 2, 3),
+    )
+
+
 def test_memory_between_ops_moves_operators() -> None:
     followed = Step("eval", (call("aten::mm"),), operators=(Operator("aten::matmul", 0, 1),))
     other = Step("eval", (Free(StorageRef(0, 0)), call("aten::mm")))
