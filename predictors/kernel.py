@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from math import prod
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict
 
 if TYPE_CHECKING:
@@ -383,8 +384,8 @@ class Kernel:
         """A convolution or one of its gradients, all with the same FLOPs (implicit GEMM)."""
         _require_convolution(size)
         item = _itemsize(dtype)
-        spatial_in, spatial_out = _product(size.input), _product(size.output)
-        taps = _product(size.kernel)
+        spatial_in, spatial_out = prod(size.input), prod(size.output)
+        taps = prod(size.kernel)
         image = int(size.batch * size.in_channels * spatial_in * item)
         result = int(size.batch * size.out_channels * spatial_out * item)
         weight = int(size.out_channels * (size.in_channels // size.groups) * taps * item)
@@ -566,10 +567,3 @@ def _visible_scores(seq_q: int, seq_kv: int, causal: bool) -> int:
     if seq_kv >= seq_q:
         return seq_q * (seq_kv - seq_q) + seq_q * (seq_q + 1) // 2
     return seq_kv * (seq_kv + 1) // 2
-
-
-def _product(values: tuple[int, ...]) -> int:
-    result = 1
-    for value in values:
-        result *= value
-    return result

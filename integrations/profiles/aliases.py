@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from math import prod
 from typing import NamedTuple
 
 from neusight.integrations.profiles.reading.profile import HostOp
@@ -145,22 +146,22 @@ def size_of(kind: KernelClass, op: HostOp, gradient: str = "") -> ProblemSize:
     if kind is KernelClass.CONVOLUTION:
         return _convolution_size(op.name, shapes, gradient)
     if kind is KernelClass.ATTENTION:
-        heads = [_count(shape) for shape in shapes if len(shape) >= 3]
+        heads = [prod(shape) for shape in shapes if len(shape) >= 3]
         if "backward" in op.name:  # the gradient of the output comes first; it is as large as q
             return ProblemSize("backward", tuple(sorted(heads[1:4])))
         return ProblemSize("forward", tuple(sorted(heads[:3])))
     if kind is KernelClass.OPTIMIZER:
-        return ProblemSize("", (sum(_count(shape) for shape in shapes),))
-    return ProblemSize("", (max(map(_count, shapes), default=1),))
+        return ProblemSize("", (sum(prod(shape) for shape in shapes),))
+    return ProblemSize("", (max(map(prod, shapes), default=1),))
 
 
 def _gemm_size(shapes: list[tuple[int, ...]]) -> ProblemSize:
     """Batch, the two outer sizes in order of size (a product may be taken transposed), and k."""
     matrices = [shape for shape in shapes if len(shape) >= 2]
     if len(matrices) < 2:
-        return ProblemSize("", tuple(_count(shape) for shape in shapes[:2]))
+        return ProblemSize("", tuple(prod(shape) for shape in shapes[:2]))
     left, right = matrices[-2], matrices[-1]
-    rows, inner = _count(left[:-1]), left[-1]
+    rows, inner = prod(left[:-1]), left[-1]
     batch = 1
     if len(left) == len(right) == 3 and left[0] == right[0]:
         batch, rows = left[0], left[1]
@@ -176,10 +177,3 @@ def _convolution_size(op: str, shapes: list[tuple[int, ...]], gradient: str) -> 
     if len(images) >= 3:  # convolution_backward: gradient, image, weight
         images = [images[0], images[1 if gradient == "weight gradient" else 2]]
     return ProblemSize(gradient, tuple(size for shape in images[:2] for size in shape))
-
-
-def _count(shape: tuple[int, ...]) -> int:
-    result = 1
-    for size in shape:
-        result *= size
-    return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math as mathematics
+from math import prod
 
 from neusight.ops.operands import (
     ceil_div,
@@ -10,7 +11,6 @@ from neusight.ops.operands import (
     memory_kernel,
     output,
     pointwise_kernel,
-    product,
     wrap_dim,
 )
 from neusight.ops.registry import register_op
@@ -49,7 +49,7 @@ def fourier_transform(
 def _passes(source: TensorSpec, result: TensorSpec, dim: int) -> list[Kernel]:
     length = max(source.shape[dim], result.shape[dim])
     bits = max(1, mathematics.ceil(mathematics.log2(max(2, length))))
-    rows = product(result.shape) // max(1, result.shape[dim])
+    rows = prod(result.shape) // max(1, result.shape[dim])
     kernel = memory_kernel(
         KernelClass.REDUCTION,
         "fft",

@@ -33,14 +33,6 @@ def ceil_div(count: int, size: int) -> int:
     return -(-count // size)
 
 
-def product(values: Iterable[int]) -> int:
-    """All values multiplied."""
-    result = 1
-    for value in values:
-        result *= value
-    return result
-
-
 def itemsize(dtype: str) -> int:
     """Whole bytes of one element."""
     return int(DTYPE_BYTES.get(dtype, 4))

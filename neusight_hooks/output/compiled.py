@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from neusight.memory.placement import MemoryTimeline
 from neusight.output.figures import Row
-from neusight.predictors.formatting import bytes_text, time_text
+from neusight.predictors.formatting import bytes_text, counted, time_text
 from neusight.recording.recording import (
     COMPILED_CODE,
     CompiledFrame,
@@ -185,8 +185,8 @@ def compiled_lines(found: Compilation) -> list[str]:
     fused = found.fused
     buffers = f", {bytes_text(found.buffer_bytes)} of its buffers at the peak"
     lines = [
-        f"  compiled  {_counted(found.num_graphs, 'graph')}, {_counted(found.num_calls, 'call')} a "
-        f"step; {_counted(fused.count, 'fused kernel')} ({time_text(fused.time_us)}, "
+        f"  compiled  {counted(found.num_graphs, 'graph')}, {counted(found.num_calls, 'call')} a "
+        f"step; {counted(fused.count, 'fused kernel')} ({time_text(fused.time_us)}, "
         f"{fused.share:.1%} of kernel time){buffers if found.buffer_bytes else ''}"
     ]
     lines += _shown([_break_text(stop) for stop in found.breaks], "breaks")
@@ -203,10 +203,10 @@ def _shown(rows: Sequence[str], what: str) -> list[str]:
 def _break_text(stop: Break) -> str:
     costs = []
     if stop.num_calls:
-        calls = _counted(stop.num_calls, "more call")
+        calls = counted(stop.num_calls, "more call")
         costs.append(f"{time_text(stop.host_us)} of the host ({calls})")
     if stop.num_waits:
-        waits = _counted(stop.num_waits, "wait")
+        waits = counted(stop.num_waits, "wait")
         costs.append(f"{waits} for the GPU ({time_text(stop.wait_us)})")
     words = f"graph break at {stop.line}: {stop.reason}"
     if not costs:
@@ -217,10 +217,6 @@ def _break_text(stop: Break) -> str:
 def _recompile_text(again: Recompile) -> str:
     times = f" ({again.num_times} times)" if again.num_times > 1 else ""
     return f"recompiled{times} for {again.line}: {again.reason}"
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def compiled_json(found: Compilation | None) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from neusight.predictors.formatting import counted
 from neusight.recording.recording import RANK_OPTION, Entry, Mark, OpCall, Recording
 from neusight.timeline.ranks.similarity import connected, peers_of
 
@@ -40,8 +41,7 @@ class Replicas:
         """
         if self.count is None or self.count == self.world_size:
             return f"{self.world_size} ranks"
-        replicas = "replica" if self.count == 1 else "replicas"
-        return f"{self.count} {replicas} of {self.world_size // self.count} ranks"
+        return f"{counted(self.count, 'replica')} of {self.world_size // self.count} ranks"
 
 
 def replicas_of(recording: Recording, entries: Iterable[Entry]) -> Replicas:

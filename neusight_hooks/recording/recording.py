@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import prod
 from typing import Any, Literal, NamedTuple, TypeVar, Union
 
 from neusight.predictors.kernel import DTYPE_BYTES
@@ -48,18 +49,13 @@ class TensorSpec(NamedTuple):
     @property
     def numel(self) -> int:
         """Number of elements."""
-        count = 1
-        for size in self.shape:
-            count *= size
-        return count
+        return prod(self.shape)
 
     @property
     def num_bytes(self) -> int:
         """Bytes of the elements that a kernel touches (an expanded dimension counts once)."""
-        count = 1
-        for size, stride in zip(self.shape, self.stride, strict=True):
-            if stride != 0 or size == 0:
-                count *= size
+        sizes = zip(self.shape, self.stride, strict=True)
+        count = prod(size for size, stride in sizes if stride != 0 or size == 0)
         return int(count * DTYPE_BYTES.get(self.dtype, 4))
 
     @property

@@ -91,12 +91,9 @@ class StorageWatch:
         """A storage gave its memory back, or got some, while its tensors live on: as sharded
         parameters do between the passes."""
         key = storage._cdata
-        number = self._numbers.pop(key, None)
+        number = self._free(key)
         if number is not None:
             self._emptied[key] = self._kinds.get(number)
-            self._alive.discard(number)
-            if self._tape.is_open:
-                self._tape.entries.append(TapedFree(number))
         if key not in self._emptied or not storage.nbytes():
             return
         kind = self._emptied.pop(key)
@@ -115,14 +112,8 @@ class StorageWatch:
     def leave_to_graph(self, storage: Any) -> None:
         """The graph that wrote a storage may do so again: its memory counts as free, while tensors
         of it live on."""
-        key = storage._cdata
-        number = self._numbers.pop(key, None)
-        if number is None:
-            return
-        self._in_graphs.add(key)
-        self._alive.discard(number)
-        if self._tape.is_open:
-            self._tape.entries.append(TapedFree(number))
+        if self._free(storage._cdata) is not None:
+            self._in_graphs.add(storage._cdata)
 
     def take_from_graph(self, storage: Any) -> None:
         """What a replayed graph wrote is kept while another one is captured."""
@@ -155,15 +146,20 @@ class StorageWatch:
 
     def _died(self, reference: _StorageRef) -> None:
         key = reference.key
-        number = self._numbers.pop(key, None)
         self._watches.pop(key, None)
         self._emptied.pop(key, None)
         self._in_graphs.discard(key)
         self.on_death(key)
+        self._free(key)
+
+    def _free(self, key: int) -> int | None:
+        """Writes that a storage gave its memory back; the number that it had."""
+        number = self._numbers.pop(key, None)
         if number is not None:
             self._alive.discard(number)
             if self._tape.is_open:
                 self._tape.entries.append(TapedFree(number))
+        return number
 
     def refuse(self, number: int) -> None:
         """The newest storage could not be had: it never was."""

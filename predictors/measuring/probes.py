@@ -10,7 +10,8 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import islice, product, zip_longest
+from functools import partial
+from itertools import islice, product, starmap, zip_longest
 from typing import Any, TypeAlias
 
 from neusight.predictors.errors import DataError
@@ -311,30 +312,27 @@ def _convolutions() -> Iterator[_Kind]:
     ):
         if benchmark and dtype in ("fp16", "fp32"):  # bf16 and TF32 show what it changes
             continue
-
-        def convolution(
-            layer: tuple[int, ...],
-            batch: int,
-            dtype: str = dtype,
-            memory_format: str = memory_format,
-            direction: str = direction,
-            benchmark: int = benchmark,
-        ) -> Probe:
-            names = ("inputs", "outputs", "kernel", "stride", "groups", "image")
-            return _probe(
-                "convolution",
-                dtype=dtype,
-                direction=direction,
-                memory_format=memory_format,
-                benchmark=benchmark,
-                batch=batch,
-                **dict(zip(names, layer, strict=True)),
-            )
-
+        convolution = partial(_convolution, dtype, direction, memory_format, benchmark)
         draw = random.Random(f"convolution {dtype} {memory_format} {direction} {benchmark}")
         drawn = [convolution(*_drawn_layer(draw, index)) for index in range(16)]
         designed = [convolution(layer, batch) for layer, batch in designed_sizes]
         yield _Kind(_mixed(designed[:32], drawn))
+
+
+def _convolution(
+    dtype: str, direction: str, memory_format: str, benchmark: int, layer: Sequence[int], batch: int
+) -> Probe:
+    names = ("inputs", "outputs", "kernel", "stride", "groups", "image")
+    more = ("dims", "transposed", "dilation")
+    return _probe(
+        "convolution",
+        dtype=dtype,
+        direction=direction,
+        memory_format=memory_format,
+        benchmark=benchmark,
+        batch=batch,
+        **dict(zip((*names, *more), layer, strict=False)),
+    )
 
 
 # (in, out, kernel, stride, groups, image, dims, transposed, dilation): R3D-18, a 3-D U-Net,
@@ -357,23 +355,9 @@ _OTHER_BATCHES = (8, 2)
 
 
 def _other_convolutions() -> Iterator[_Kind]:
-    names = ("inputs", "outputs", "kernel", "stride", "groups", "image")
-    more = ("dims", "transposed", "dilation")
     for dtype, direction in product(("bf16", "tf32", "fp32"), ("forward", "data", "weight")):
-        yield _Kind(
-            tuple(
-                _probe(
-                    "convolution",
-                    dtype=dtype,
-                    direction=direction,
-                    memory_format="contiguous",
-                    benchmark=0,
-                    batch=batch,
-                    **dict(zip((*names, *more), layer, strict=True)),
-                )
-                for layer, batch in product(_OTHER_LAYERS, _OTHER_BATCHES)
-            )
-        )
+        convolution = partial(_convolution, dtype, direction, "contiguous", 0)
+        yield _Kind(tuple(starmap(convolution, product(_OTHER_LAYERS, _OTHER_BATCHES))))
 
 
 def _drawn_layer(draw: random.Random, index: int) -> tuple[tuple[int, ...], int]:
@@ -413,7 +397,6 @@ _DECODING_HEADS = tuple(
 
 
 def _attention() -> Iterator[_Kind]:
-    names = ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim")
     kinds = [
         ("flash", "bf16", 2),
         ("efficient", "bf16", 1),
@@ -425,32 +408,29 @@ def _attention() -> Iterator[_Kind]:
         draw = random.Random(f"attention {backend} {dtype} {direction}")
         heads = [*_HEADS, *(_drawn_heads(draw) for _ in range(24))]
         probes = [
-            _probe(
-                "attention",
-                dtype=dtype,
-                backend=backend,
-                direction=direction,
-                causal=int(causal and size[3] <= size[4]),
-                **dict(zip(names, size, strict=True)),
-            )
+            _attended(dtype, backend, direction, size, causal=causal and size[3] <= size[4])
             for size, causal in product(heads, (True, False))
             # Memory-efficient attention takes no grouped heads; fp32 is for small ones.
             if not (backend == "efficient" and size[1] != size[2])
             and not (dtype == "fp32" and size[3] > 2048)
         ]
         yield _Kind(tuple(dict.fromkeys(probes)), weight=weight)
-    decoding = [
-        _probe(
-            "attention",
-            dtype="bf16",
-            backend="flash",
-            direction="forward",
-            causal=0,
-            **dict(zip(names, size, strict=True)),
-        )
-        for size in _DECODING_HEADS
-    ]
+    decoding = [_attended("bf16", "flash", "forward", size) for size in _DECODING_HEADS]
     yield _Kind(tuple(_shuffled(decoding, "decoding")))
+
+
+def _attended(
+    dtype: str, backend: str, direction: str, size: Sequence[int], *, causal: bool = False
+) -> Probe:
+    names = ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim")
+    return _probe(
+        "attention",
+        dtype=dtype,
+        backend=backend,
+        direction=direction,
+        causal=int(causal),
+        **dict(zip(names, size, strict=True)),
+    )
 
 
 def _drawn_heads(draw: random.Random) -> tuple[int, ...]:
@@ -704,9 +684,11 @@ class _Bench:
     def indices(self, high: int, *shape: int) -> Any:
         return self.torch.randint(high, shape, device=self.device)
 
-    def gradient_of(self, output: Any, *inputs: Any) -> Call:
-        """Runs the backward pass of `output`, again and again."""
-        torch = self.torch
+    def pass_of(self, call: Call, *inputs: Any) -> Call:
+        """The call; where its inputs want gradients its backward pass, again and again."""
+        if not inputs[0].requires_grad:
+            return call
+        torch, output = self.torch, call()
         grad = torch.randn_like(output)
         return lambda: torch.autograd.grad(output, inputs, grad, retain_graph=True)
 
@@ -826,9 +808,7 @@ def _make_attention(bench: _Bench, probe: Probe) -> Call:
         "is_causal": bool(probe["causal"]),
         "enable_gqa": probe["heads"] != probe["kv_heads"],
     }
-    if backward:
-        return bench.gradient_of(attend(query, key, value, **options), query, key, value)
-    return lambda: attend(query, key, value, **options)
+    return bench.pass_of(lambda: attend(query, key, value, **options), query, key, value)
 
 
 @_maker("layer_norm", "layer_norm_backward", "rms_norm", "rms_norm_backward")
@@ -839,28 +819,21 @@ def _make_norm(bench: _Bench, probe: Probe) -> Call:
     data = bench.randn(probe["rows"], width, grad=backward)
     weight = bench.randn(width, grad=backward)
     if probe.op.startswith("rms"):
-        if backward:
-            return bench.gradient_of(functional.rms_norm(data, (width,), weight), data, weight)
-        return lambda: functional.rms_norm(data, (width,), weight)
+        return bench.pass_of(lambda: functional.rms_norm(data, (width,), weight), data, weight)
     bias = bench.randn(width, grad=backward)
-    if backward:
-        output = functional.layer_norm(data, (width,), weight, bias)
-        return bench.gradient_of(output, data, weight, bias)
-    return lambda: functional.layer_norm(data, (width,), weight, bias)
+    normalize = partial(functional.layer_norm, data, (width,), weight, bias)
+    return bench.pass_of(normalize, data, weight, bias)
 
 
 @_maker("softmax", "softmax_backward", "log_softmax", "log_softmax_backward", "cross_entropy")
 def _make_softmax(bench: _Bench, probe: Probe) -> Call:
     functional = bench.torch.nn.functional
-    backward = probe.op.endswith("_backward")
-    data = bench.randn(probe["rows"], probe["width"], grad=backward)
+    data = bench.randn(probe["rows"], probe["width"], grad=probe.op.endswith("_backward"))
     if probe.op == "cross_entropy":
         targets = bench.indices(probe["width"], probe["rows"])
         return lambda: functional.cross_entropy(data, targets)
     function = functional.log_softmax if probe.op.startswith("log") else functional.softmax
-    if backward:
-        return bench.gradient_of(function(data, dim=-1), data)
-    return lambda: function(data, dim=-1)
+    return bench.pass_of(lambda: function(data, dim=-1), data)
 
 
 #: Elements that topk takes of each row, and rows of an embedding's table.
@@ -902,15 +875,11 @@ def _make_rows(bench: _Bench, probe: Probe) -> Call:
 @_maker(*_TABLE_OPS)
 def _make_embedding(bench: _Bench, probe: Probe) -> Call:
     torch = bench.torch
-    backward = probe.op.endswith("_backward")
-    table = bench.randn(_TABLE_ROWS, probe["width"], grad=backward)
+    table = bench.randn(_TABLE_ROWS, probe["width"], grad=probe.op.endswith("_backward"))
     positions = bench.indices(_TABLE_ROWS, probe["rows"])
     if probe.op == "index_select":
         return lambda: torch.index_select(table, 0, positions)
-    embedding = torch.nn.functional.embedding
-    if backward:
-        return bench.gradient_of(embedding(positions, table), table)
-    return lambda: embedding(positions, table)
+    return bench.pass_of(lambda: torch.nn.functional.embedding(positions, table), table)
 
 
 @_maker("add_bias", "transpose_copy", "cat", "slice_copy")
@@ -1035,11 +1004,8 @@ def _make_map(bench: _Bench, probe: Probe) -> Call:
             data, scale_factor=2, mode="bilinear", align_corners=False
         ),
     }
-    if not backward:
-        return calls[probe.op]
-    output = calls[probe.op.removesuffix("_backward")]()
     leaves = (data, weight, bias) if probe.op.startswith("batch_norm") else (data,)
-    return bench.gradient_of(output, *leaves)
+    return bench.pass_of(calls[probe.op.removesuffix("_backward")], *leaves)
 
 
 @_maker("adamw", "adam", "sgd", "clip_grad_norm", "unscale")

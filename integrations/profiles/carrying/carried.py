@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from neusight.forecast import Forecast, forecast_options
 from neusight.integrations.profiles.carrying.prices import CarriedKernel, carried_kernels
 from neusight.integrations.profiles.carrying.program import CarriedProgram
 from neusight.integrations.profiles.carrying.replay import replayed
-from neusight.integrations.profiles.reading.devices import alike_gpus, nearest_gpu_by_name
+from neusight.integrations.profiles.reading.devices import alike_gpus, nearest_gpu_by_name, words_of
 from neusight.integrations.profiles.reading.profile import Profile
 from neusight.integrations.profiles.reading.reading import read_profile
 from neusight.predictors.errors import TraceError, UnknownGPUError
@@ -103,10 +102,6 @@ def _stated_gpu(device_name: str) -> GPU | None:
         return nearest_gpu_by_name(device_name)
 
 
-def _words(name: str) -> list[str]:
-    return re.split(r"[^0-9A-Za-z]+", name.upper())
-
-
 def _read(profile: str | Path | Profile) -> Profile:
     read = profile
     if not isinstance(read, Profile):
@@ -128,7 +123,7 @@ def _warnings(
     profile: Profile, kernels: Sequence[CarriedKernel], source: GPU, target: GPU
 ) -> Iterator[str]:
     yield f"carried over from a profile of {source.name}: {Path(profile.source).name}"
-    if _words(profile.device_name) not in (_words(source.driver_name), _words(source.name)):
+    if words_of(profile.device_name) not in (words_of(source.driver_name), words_of(source.name)):
         yield f"the profile is of {profile.device_name or 'some GPU'}, taken for {source.name}"
     if profile.peak_allocated_bytes is None:
         yield (

@@ -32,7 +32,7 @@ def nearest_gpu_by_name(name: str) -> GPU | None:
     >>> nearest_gpu_by_name("Tesla V100-DGXS-32GB").name
     'V100-SXM2-32GB'
     """
-    words = {word for word in _words(name) if word}
+    words = {word for word in words_of(name) if word}
     related = [gpu for gpu in map(find_gpu, gpus()) if _model_of(gpu) & words]
     return max(related, key=lambda gpu: (_num_shared(gpu, words), _is_socketed(gpu)), default=None)
 
@@ -43,7 +43,7 @@ def nearest_gpu(profile: Profile) -> NearestGPU | None:
     alike = alike_gpus(profile)
     by_name = nearest_gpu_by_name(profile.device_name)
     if alike:
-        words = set(_words(profile.device_name))
+        words = set(words_of(profile.device_name))
         chosen = max(alike, key=lambda gpu: (_num_shared(gpu, words), _is_socketed(gpu)))
         return NearestGPU(chosen, ", ".join(_figures(chosen)))
     return None if by_name is None else NearestGPU(by_name, SAME_MODEL)
@@ -75,19 +75,20 @@ def _figures(gpu: GPU) -> Iterator[str]:
 
 
 def _num_shared(gpu: GPU, words: set[str]) -> int:
-    return len(words & {*_words(gpu.name), *_words(gpu.driver_name)})
+    return len(words & {*words_of(gpu.name), *words_of(gpu.driver_name)})
 
 
 def _is_socketed(gpu: GPU) -> bool:
     """Of cards that are equally near, workstations of the maker's hold those with the power of a
     socket."""
-    return "PCIE" not in _words(gpu.name)
+    return "PCIE" not in words_of(gpu.name)
 
 
 def _model_of(gpu: GPU) -> set[str]:
-    first = _words(gpu.name)[0]
+    first = words_of(gpu.name)[0]
     return {first} if _MODEL.fullmatch(first) else set()
 
 
-def _words(name: str) -> list[str]:
+def words_of(name: str) -> list[str]:
+    """The words of a GPU's name, in capitals."""
     return re.split(r"[^0-9A-Za-z]+", name.upper())

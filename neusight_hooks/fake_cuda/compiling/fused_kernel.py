@@ -55,10 +55,7 @@ class FusedKernel(NamedTuple):
     @property
     def num_elements(self) -> int:
         """Elements that it goes over."""
-        total = 1
-        for _, size in self.numels:
-            total *= size
-        return total
+        return math.prod(size for _, size in self.numels)
 
 
 def kernel_of(fields: Mapping[str, Any]) -> FusedKernel:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -90,7 +91,7 @@ def _signature(
     tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
     sizes = [arg for arg in args if isinstance(arg, int) and not isinstance(arg, bool)]
     numels = _numels(kernel, sizes)
-    scale = _elements(numels) / max(1, kernel.num_elements)
+    scale = prod(size for _, size in numels) / max(1, kernel.num_elements)
     read = written = again = 0
     for buffer, tensor in zip(kernel.buffers, tensors, strict=False):
         touched = tensor.numel()
@@ -127,13 +128,6 @@ def _numels(kernel: FusedKernel, sizes: list[int]) -> tuple[tuple[str, int], ...
         return kernel.numels
     given = sizes[-len(kernel.numels) :]
     return tuple((name, size) for (name, _), size in zip(kernel.numels, given, strict=True))
-
-
-def _elements(numels: tuple[tuple[str, int], ...]) -> int:
-    total = 1
-    for _, size in numels:
-        total *= size
-    return total
 
 
 def install_runtime(patches: Patches, recorder: Recorder) -> None:

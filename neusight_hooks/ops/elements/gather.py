@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 
 from neusight.ops.operands import (
     copy_kernel,
@@ -16,7 +17,6 @@ from neusight.ops.operands import (
     memory_kernel,
     output,
     pointwise_kernel,
-    product,
     read_tensors,
     vector,
     written_tensors,
@@ -275,8 +275,8 @@ def _positions(
             kernels.append(memcpy_h2d(index))
             indices.append(index._replace(device="cuda"))
         elif index.dtype in _MASKS:
-            rest = product(source.shape[len(index.shape) :])
-            selected = min(index.numel, product(moved_shape) // max(1, rest))
+            rest = prod(source.shape[len(index.shape) :])
+            selected = min(index.numel, prod(moved_shape) // max(1, rest))
             kernels += select_flagged(index, selected)
             indices.append(vector(selected, "int64", index.device))
         else:
@@ -315,7 +315,7 @@ def index_put(
     kernels, positions = _positions(self, given, values.shape)
     if not is_in_place(call):
         kernels = copy_kernel(self, output(call)) + kernels
-    count = product(_broadcast(tuple(spec.shape for spec in positions))) if positions else 1
+    count = prod(_broadcast(tuple(spec.shape for spec in positions))) if positions else 1
     rest = _elements_an_index(self.shape, indices)
     moved = TensorSpec((count, rest), (rest, 1), self.dtype, self.device)
     if not moved.numel:
@@ -356,7 +356,7 @@ def _elements_an_index(shape: tuple[int, ...], indices: Sequence[TensorSpec | No
         if index is None:
             rest *= shape[dim]
         dim += len(index.shape) if index is not None and index.dtype in _MASKS else 1
-    return rest * product(shape[dim:])
+    return rest * prod(shape[dim:])
 
 
 def _linear_order(target: TensorSpec, count: int, num_indices: int) -> list[Kernel]:

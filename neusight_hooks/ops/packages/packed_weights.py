@@ -3,6 +3,8 @@ values, and the optimizers of bitsandbytes."""
 
 from __future__ import annotations
 
+from math import prod
+
 from neusight.ops.operands import (
     copy_kernel,
     gpu_tensors,
@@ -10,7 +12,6 @@ from neusight.ops.operands import (
     new_tensor,
     output,
     pointwise_kernel,
-    product,
 )
 from neusight.ops.products.gemm import matmul_kernels, matrix, packed_weight_kernels
 from neusight.ops.registry import register_op
@@ -38,7 +39,7 @@ def gemm_4bit(
 ) -> list[Kernel]:
     """A Linear whose weight has four bits an element, with scales of blocks."""
     scales = gpu_tensors(others.values())
-    if product(A.shape[:-1]) <= _MOST_FUSED_ROWS and A.shape[-1] % max(1, blocksize) == 0:
+    if prod(A.shape[:-1]) <= _MOST_FUSED_ROWS and A.shape[-1] % max(1, blocksize) == 0:
         weight = (B, bias, *scales)
         return packed_weight_kernels(A, weight, output(call), "packed_tiles", name="gemm_4bit")
     whole = new_tensor(shapeB, A.dtype, A.device)
@@ -53,7 +54,7 @@ def _plain_product(
     left: TensorSpec, weight: TensorSpec, result: TensorSpec, math: MathMode, *, bias: bool
 ) -> list[Kernel]:
     n, k = weight.shape
-    rows = matrix(product(left.shape[:-1]), k, left)
+    rows = matrix(prod(left.shape[:-1]), k, left)
     return matmul_kernels(rows, matrix(k, n, weight, transposed=True), result, math, bias=bias)
 
 
@@ -131,7 +132,7 @@ def int8_mixed_scaled_mm(
     left_out = outlier_cols.numel if outlier_cols else 0
     if not kernels or not left_out:
         return kernels
-    m, n = product(A.shape[:-1]), CB.shape[0]
+    m, n = prod(A.shape[:-1]), CB.shape[0]
     columns, weights = matrix(m, left_out, A), matrix(n, left_out, A)
     kernels += copy_kernel(columns, columns, "index") + copy_kernel(weights, weights, "index")
     right = matrix(left_out, n, weights, transposed=True)
@@ -139,7 +140,7 @@ def int8_mixed_scaled_mm(
 
 
 def _int8_product(left: TensorSpec, right: TensorSpec, math: MathMode) -> list[Kernel]:
-    m, k, n = product(left.shape[:-1]), left.shape[-1], right.shape[0]
+    m, k, n = prod(left.shape[:-1]), left.shape[-1], right.shape[0]
     result = new_tensor((m, n), "int32", left.device)
     return matmul_kernels(matrix(m, k, left), matrix(k, n, right, transposed=True), result, math)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from neusight.ops.operands import (
     ceil_div,
@@ -15,7 +16,6 @@ from neusight.ops.operands import (
     output,
     per_dim,
     pointwise_kernel,
-    product,
     sum_kernel,
     vector,
 )
@@ -124,7 +124,7 @@ _TILE_EDGE = 32
 def _transform(spec: TensorSpec, name: str) -> Kernel:
     """A transform between NCHW and NHWC: a row for each tile of pixels by channels, full or not."""
     images, channels = spec.shape[:2]
-    pixels = product(spec.shape[2:])
+    pixels = prod(spec.shape[2:])
     tiles = images * ceil_div(channels, _TILE_EDGE) * ceil_div(pixels, _TILE_EDGE)
     return memory_kernel(
         KernelClass.COPY,
@@ -176,7 +176,7 @@ def _needs_transforms(size: ConvolutionSize, dtype: str, channels_last: bool) ->
     Depthwise convolutions of NCHW tensors run in a kernel of their own; those of one tap at every
     pixel are matrix products as they are (Cijk kernels of miopen_convolution on MI300X).
     """
-    is_product = size.groups == 1 and product(size.kernel) == product(size.stride) == 1
+    is_product = size.groups == 1 and prod(size.kernel) == prod(size.stride) == 1
     return dtype in _HALF and not channels_last and not _is_depthwise(size) and not is_product
 
 
@@ -199,7 +199,7 @@ def _convolution_kernels(
     bias: bool = False,
 ) -> list[Kernel]:
     """One pass of cuDNN: operands into one memory format, layout transforms, the convolution."""
-    if product((size.batch, size.in_channels, size.out_channels, *size.output)) == 0:
+    if prod((size.batch, size.in_channels, size.out_channels, *size.output)) == 0:
         return []
     dtype = operands[0].dtype
     channels_last = not math.miopen and _is_channels_last(*operands)

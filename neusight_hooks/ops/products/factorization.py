@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from neusight.ops.operands import (
     itemsize,
     kernel_name,
     pointwise_kernel,
-    product,
     written_tensors,
 )
 from neusight.ops.products.gemm import compute_for_matmul
@@ -59,7 +60,7 @@ def factorize(call: OpSignature, math: MathMode) -> list[Kernel]:
         (spec for spec in call.input_tensors if len(spec.shape) >= 2),
         key=lambda spec: spec.numel,
     )
-    batch, n, height = product(matrix.shape[:-2]), min(matrix.shape[-2:]), max(matrix.shape[-2:])
+    batch, n, height = prod(matrix.shape[:-2]), min(matrix.shape[-2:]), max(matrix.shape[-2:])
     units = _CHOLESKY_UNITS[call.op.removeprefix("aten::").rstrip("_")]
     if batch * n == 0:
         return []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 from typing import NamedTuple
 
 from neusight.ops.operands import (
@@ -16,7 +17,6 @@ from neusight.ops.operands import (
     num_bytes,
     output,
     pointwise_kernel,
-    product,
     sum_kernel,
     wrap_dim,
     written_tensors,
@@ -94,7 +94,7 @@ def matmul_kernels(
     `bias` adds a vector in the epilogue; `accumulate` also reads the result (beta != 0).
     """
     (m, k), n = left.shape[-2:], right.shape[-1]
-    batch = product(left.shape[:-2])
+    batch = prod(left.shape[:-2])
     if batch * m * n == 0:
         return []
     if k == 0:
@@ -124,7 +124,7 @@ def _gemm(
         left.shape[-2],
         right.shape[-1],
         left.shape[-1],
-        batch=product(left.shape[:-2]),
+        batch=prod(left.shape[:-2]),
         dtype=left.dtype,
         out_dtype=result.dtype,
         compute=compute_for_matmul(left.dtype, math),
@@ -236,7 +236,7 @@ def linear(
 ) -> list[Kernel]:
     """A Linear seen whole (inference mode): x times the transposed weight, bias in the epilogue."""
     n, k = weight.shape[-2:] if len(weight.shape) > 1 else (1, weight.shape[0])
-    left = matrix(product(input.shape[:-1]), k, input)
+    left = matrix(prod(input.shape[:-1]), k, input)
     right = matrix(k, n, weight, transposed=True)
     return matmul_kernels(left, right, output(call), math, bias=bias is not None)
 
@@ -252,7 +252,7 @@ def linear_backward(
 ) -> list[Kernel]:
     """The gradients of input (grad W), weight (gradᵀ x) and bias (a column sum)."""
     n, k = weight.shape
-    rows = product(self.shape[:-1])
+    rows = prod(self.shape[:-1])
     grad = matrix(rows, n, grad_output)
     turned = matrix(n, rows, grad_output, transposed=True)
     kernels = matmul_kernels(grad, matrix(n, k, weight), self, math)
@@ -371,7 +371,7 @@ def block_scaled_mm(
 ) -> list[Kernel]:
     """A product with a weight of 8-bit floats and scales of its blocks, which quantizes its rows as
     it reads them."""
-    m, (n, k) = product(input.shape[:-1]), weight.shape
+    m, (n, k) = prod(input.shape[:-1]), weight.shape
     if m * n * k == 0:
         return []
     gemm = Kernel.gemm(
@@ -553,7 +553,7 @@ def packed_weight_kernels(
 ) -> list[Kernel]:
     """A product with a quantized weight that is unpacked inside the kernel; `weight` is the packed
     weight and all that is read with it, once."""
-    m, k, n = product(left.shape[:-1]), left.shape[-1], result.shape[-1]
+    m, k, n = prod(left.shape[:-1]), left.shape[-1], result.shape[-1]
     if m * n * k == 0:
         return []
     return [
@@ -588,7 +588,7 @@ def trilinear(
     """
     sizes = _unrolled_sizes((i1, i2, i3), (expand1, expand2, expand3))
     slices = sizes[wrap_dim(unroll_dim, len(sizes))]
-    elements = product(sizes) // max(1, slices)
+    elements = prod(sizes) // max(1, slices)
     slab = TensorSpec((elements,), (1,), i1.dtype, i1.device)
     result = output(call)
     a_slice = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from neusight.ops.operands import (
     ceil_div,
@@ -11,7 +12,6 @@ from neusight.ops.operands import (
     memory_kernel,
     num_bytes,
     output,
-    product,
     read_tensors,
     written_tensors,
 )
@@ -113,7 +113,7 @@ def _sparse_product(
     sparse: TensorSpec, reads: tuple[TensorSpec | None, ...], result: TensorSpec
 ) -> list[Kernel]:
     """A product with a 2:4 sparse operand, priced as the dense product of its stored half."""
-    m, n, k = product(result.shape[:-1]), result.shape[-1], sparse.shape[-1]
+    m, n, k = prod(result.shape[:-1]), result.shape[-1], sparse.shape[-1]
     if m * n * k == 0:
         return []
     gemm = Kernel.gemm(m, n, k, dtype=sparse.dtype, layout="nt", name="sparse_gemm")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from neusight.ops.operands import (
@@ -13,7 +14,6 @@ from neusight.ops.operands import (
     memory_kernel,
     output,
     pointwise_kernel,
-    product,
     read_tensors,
     vector,
     written_tensors,
@@ -57,7 +57,7 @@ def _norm_kernel(
 
 
 def _rows_and_width(source: TensorSpec, normalized_shape: tuple[int, ...]) -> tuple[int, int]:
-    width = product(normalized_shape)
+    width = prod(normalized_shape)
     return source.numel // max(1, width), width
 
 
@@ -306,7 +306,7 @@ def _in_layout_of(source: TensorSpec, kernels: list[Kernel]) -> list[Kernel]:
     16 bits that are no multiple of `_VECTOR` are read one by one."""
     is_last = source.is_channels_last
     kernels = [replace(kernel, along_columns=is_last) for kernel in kernels]
-    if is_last or itemsize(source.dtype) > 2 or product(source.shape[2:]) % _VECTOR == 0:
+    if is_last or itemsize(source.dtype) > 2 or prod(source.shape[2:]) % _VECTOR == 0:
         return kernels
     return [replace(kernel, layout="scalar") for kernel in kernels]
 

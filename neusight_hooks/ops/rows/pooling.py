@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from neusight.ops.operands import (
     ceil_div,
@@ -10,7 +11,6 @@ from neusight.ops.operands import (
     memory_kernel,
     output,
     pointwise_kernel,
-    product,
     read_tensors,
     written_tensors,
 )
@@ -65,7 +65,7 @@ def _window(kernel_size: tuple[int, ...], op: str) -> int:
     rank = 3 if "3d" in op else 1 if "1d" in op else 2
     if not kernel_size:
         return 1
-    return product(kernel_size) if len(kernel_size) == rank else kernel_size[0] ** rank
+    return prod(kernel_size) if len(kernel_size) == rank else kernel_size[0] ** rank
 
 
 @register_op(*(f"aten::{name}" for name in _POOLS))

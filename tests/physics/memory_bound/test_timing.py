@@ -431,7 +431,7 @@ def test_batch_norms_that_read_a_channel_once_are_bound_by_their_elements(
     dtype: str, channels: int, width: int, is_backward: bool, layout: Layout, measured_us: float
 ) -> None:
     """`batch_norm` of benchmarks/measured/h100; no constant was read off these maps."""
-    num_bytes = channels * width * DTYPE_BYTES[dtype]
+    num_bytes = int(channels * width * DTYPE_BYTES[dtype])
     kernel = Kernel.rows(
         KernelClass.NORMALIZATION, "batch_norm", channels, width, dtype=dtype,
         bytes_read=(2 if is_backward else 1) * num_bytes, bytes_written=num_bytes,
