@@ -81,8 +81,7 @@ def run(options: argparse.Namespace, program: Program | None) -> int:
     tolerances = parse_tolerances({**settings.tolerance, **stated})
     path = Path(options.baseline or settings.baseline)
     baseline = read_baseline(path) if path.exists() or not options.update else {}
-    if options.operators or any(case.operators for case in baseline.values()):
-        request = _with_operators(request)
+    request = _with_operators(request, baseline, is_wanted=options.operators)
     reports = _reports(options, path)
     results: list[CaseResult] = []
     plans = plans_of(request, settings, baseline)
@@ -139,8 +138,12 @@ def _requested(options: argparse.Namespace, program: Program | None) -> CheckReq
     )
 
 
-def _with_operators(request: CheckRequest) -> CheckRequest:
-    return replace(request, options=replace(request.options, with_operators=True))
+def _with_operators(
+    request: CheckRequest, baseline: Mapping[str, Case], *, is_wanted: bool
+) -> CheckRequest:
+    """Operators are recorded where somebody wants them, or the baseline has them."""
+    is_wanted = is_wanted or any(case.operators for case in baseline.values())
+    return replace(request, options=replace(request.options, with_operators=is_wanted))
 
 
 def _text(number: int | None) -> str | None:
