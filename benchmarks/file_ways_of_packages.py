@@ -6,8 +6,6 @@ leaves in `seen` is what it reads back. One that needs a package names it in an 
 
 from __future__ import annotations
 
-__all__ = ["WAYS"]
-
 _RUN = (
     "run = lambda line: subprocess.run(line, shell=True, check=True, capture_output=True, "
     "text=True).stdout\n"

@@ -20,8 +20,6 @@ from neusight.integrations.program.guard.guarded_process import (
     why_no_view,
 )
 
-__all__ = ["GUARDS", "NOBODY", "become_nobody", "guard_by", "in_fork", "standing", "work_in"]
-
 #: What keeps the user's files as they are under a command.
 GUARDS = ("view", "fallback")
 #: The user and group `nobody` of every Linux.

@@ -13,11 +13,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-__all__ = [
-    "CHILDREN_AND_EXIT", "CUDA_WORK", "C_LIBRARIES", "MOVES_AND_REMOVALS", "OTHERS", "PREAMBLE",
-    "PYTHON", "WORKER", "furnish",
-]  # fmt: skip
-
 #: Begins each script.
 PREAMBLE = """
 import atexit, bz2, codecs, configparser, contextlib, csv, fileinput, glob, gzip, io, json, logging

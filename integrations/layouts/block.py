@@ -12,8 +12,6 @@ from neusight.integrations.layouts.layout import ModelShape
 from neusight.predictors.errors import NeusightError, OptionError
 from neusight.predictors.kernel import Kernel
 
-__all__ = ["BlockOf", "BlockRecord", "Part", "model_shape", "recorded_block"]
-
 #: Where a kernel belongs: in a block, before the first, or after the last one.
 Part = Literal["block", "first", "last"]
 

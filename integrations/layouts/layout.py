@@ -9,8 +9,6 @@ from typing import Any
 
 from neusight.predictors.errors import OptionError
 
-__all__ = ["Layout", "ModelShape", "StepLoad", "layouts_of"]
-
 #: Micro-batches that are tried, sequences, and stages that a rank of a pipeline holds.
 _MICRO_BATCHES = (1, 2, 4, 8)
 _STAGES_A_RANK = (1, 2, 4)

@@ -17,8 +17,6 @@ from neusight.predictors.physics.communication.stragglers import num_hosts, slow
 from neusight.predictors.physics.power import energy_j
 from neusight.predictors.predictor import Estimate
 
-__all__ = ["BlockTimes", "LayoutPrice", "LayoutPricer", "least_bytes", "needed_bytes"]
-
 #: Bytes of a parameter that the ranks of a copy share: fp32 value and gradient, Adam's two moments.
 _SHARED_BYTES = 16
 #: Of a gathered parameter (bf16), of its gradient before it is reduced (bf16), and of the fp32 copy

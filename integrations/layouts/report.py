@@ -16,8 +16,6 @@ from neusight.integrations.layouts.whole_training import WholeTraining
 from neusight.integrations.report.side_by_side import text_table
 from neusight.predictors.formatting import bytes_text, milliseconds_text
 
-__all__ = ["SCHEMA_VERSION", "LayoutReport", "script_text"]
-
 #: Raised when the form of the document changes.
 SCHEMA_VERSION = 1
 

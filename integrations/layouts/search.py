@@ -20,8 +20,6 @@ from neusight.predictors.errors import NeusightError
 from neusight.predictors.gpu import GPU
 from neusight.predictors.predictor import Predictor
 
-__all__ = ["Found", "SearchRequest", "find_layouts", "frontier"]
-
 
 @dataclass(frozen=True)
 class SearchRequest:
@@ -94,7 +92,7 @@ def find_layouts(
     prices = sorted(_priced(pricers, fitting, records), key=_order)
     if run_whole is not None:
         price = partial(_like, pricers, records)
-        prices = _with_runs(request, spread, run_whole, price, prices, problems, report)
+        prices = with_runs(request, spread, run_whole, price, prices, problems, report)
     count = len(layouts) * len(request.gpus)
     return Found(
         tuple(prices),
@@ -203,7 +201,7 @@ def _priced(
 # -- the best few, whole
 
 
-def _with_runs(
+def with_runs(
     request: SearchRequest,
     spread: Spread,
     run_whole: RunWhole,

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from neusight.integrations.layouts.block import BlockOf, recorded_block
-from neusight.integrations.layouts.layout import Layout, StepLoad
+from neusight.integrations.layouts.layout import Layout, ModelShape, StepLoad
 from neusight.integrations.layouts.pricing import LayoutPrice
 from neusight.integrations.layouts.report import script_text
+from neusight.integrations.layouts.search import SearchRequest, with_runs
+from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import KernelClass
+from neusight.predictors.registry import find_predictor
 from warm_python import run_python
 
 MODEL = """
@@ -47,6 +51,7 @@ def build():
 WORDS = ("-m", "neusight", "plan", "--gpu", "H100", "--quiet", "--sequence", "128")
 
 
+@pytest.mark.slow
 def test_a_model_of_ones_own_is_laid_out_and_its_script_runs(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text(MODEL)
 
@@ -132,6 +137,41 @@ def test_what_cannot_be_laid_out_is_wrong_use(
 
 
 PRICE = LayoutPrice(Layout(), "H100", *([1.0] * 13))
+SHAPE = ModelShape("Model", 8, 16, 16, 1000, 1000, has_stages=True)
+GPU = find_gpu("H100")
+
+
+def in_turn(
+    work: Callable[[LayoutPrice], object], items: Sequence[LayoutPrice], *, at_once: int
+) -> Iterator[tuple[int, object]]:
+    yield from enumerate(map(work, items))
+
+
+def test_the_best_are_as_long_as_their_scripts_take_for_a_few_micro_batches() -> None:
+    layouts = [Layout(shard=8, micro_batch=n, num_micro_batches=64 // n) for n in (1, 2, 4, 8)]
+    prices = [
+        dataclasses.replace(PRICE, layout=layout, step_us=100.0 + n)
+        for n, layout in enumerate(layouts)
+    ]
+    request = SearchRequest(
+        "", SHAPE, StepLoad(8192, 128), (GPU,), (8,), find_predictor(None), 8, 2.0, 1
+    )
+    problems: dict[str, None] = {}
+
+    def short(price: LayoutPrice, layout: Layout) -> LayoutPrice:
+        return dataclasses.replace(price, layout=layout, step_us=10.0)
+
+    def run(price: LayoutPrice) -> float | str:
+        assert price.layout.num_micro_batches == 2
+        return {1: 12.0, 2: 11.0}.get(price.layout.micro_batch, "failed: out of luck")
+
+    found = with_runs(request, in_turn, run, short, prices, problems, lambda text: None)
+
+    assert [round(price.step_us, 3) for price in found] == [111.1, 120.0, 102.0, 103.0]
+    assert [price.corrected_us is None for price in found] == [False, False, True, True]
+    assert list(problems) == [f"{layouts[2].title} was not run whole: failed: out of luck"]
+
+
 SMALL = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "vocab_size": 1024,
          "num_attention_heads": 8, "num_key_value_heads": 8}  # fmt: skip
 EXPERTS = {"head_dim": 32, "moe_intermediate_size": 128, "num_experts": 8, "num_experts_per_tok": 2}

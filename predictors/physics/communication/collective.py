@@ -25,9 +25,6 @@ from neusight.predictors.physics.launch_geometry import geometry_of
 from neusight.predictors.physics.physical_time import PhysicalTime, smooth_maximum
 from neusight.predictors.physics.roofline import sent_bytes, switches_add_up
 
-__all__ = ["channels_of", "collective_timing", "direct_us", "inside_gbps", "physical_us",
-           "reads_peers"]  # fmt: skip
-
 #: Ranks at which `GPU.link_floor_us` is stated.
 _FLOOR_RANKS = 8
 
