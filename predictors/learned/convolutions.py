@@ -237,8 +237,8 @@ _FORMS: tuple[_Column, ...] = (
     ("is_bf16", lambda seen: _flags([one.dtype == "bfloat16" for one in seen.kernels])),
 )
 
-#: cuDNN's and torch's own of groups and volumes, on GPUs with TF32.
-FORMS_FEATURES: Features[_Convolutions] = Features(
+#: cuDNN's and torch's own of groups, on GPUs with TF32.
+GROUPS_FEATURES: Features[_Convolutions] = Features(
     (
         *_COLUMNS,
         *_FORMS,

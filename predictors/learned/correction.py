@@ -32,7 +32,7 @@ from neusight.predictors.kernel import (
 )
 from neusight.predictors.learned.convolutions import (
     CONVOLUTION_FEATURES,
-    FORMS_FEATURES,
+    GROUPS_FEATURES,
     MIOPEN_FEATURES,
 )
 from neusight.predictors.learned.features import (
@@ -108,7 +108,7 @@ FAMILIES: dict[str, Features[Any]] = {
     "gemm_fp32_amd": FP32_GEMM_FEATURES,
     "convolution_fp32": CONVOLUTION_FEATURES,
     "convolution_miopen": MIOPEN_FEATURES,
-    "convolution_forms": FORMS_FEATURES,
+    "convolution_groups": GROUPS_FEATURES,
     "convolution_volta": CONVOLUTION_FEATURES,
     "rows_fp32": ROW_FEATURES,
     "collective": COLLECTIVE_FEATURES,
@@ -191,20 +191,20 @@ _FP32_ROWS = frozenset({"softmax", "layer_norm"})
 
 
 def _convolution_family(kernel: Kernel, size: ConvolutionSize, gpu: GPU) -> str | None:
-    """MIOpen's in all forms. Groups and volumes on data centre GPUs with TF32, as an H100 ran them
-    under torch 2.11 (on an L40S the physics is nearer: data/kernelbench 7 against 8 to 20 %). Of
-    cuDNN's images without groups or dilation: where algorithms are found by trial as data/deepbench
-    has them, on ordinary cores of GPUs without TF32 and on Volta's tensor cores; else as
-    data/paper_fp32, in FP32: 3 x 3, forward, without a stride."""
+    """MIOpen's in all forms. Groups on data centre GPUs with TF32, as an H100 ran them under torch
+    2.11 (on an L40S the physics is nearer: data/kernelbench 7 against 8 to 20 %). Of cuDNN's images
+    without groups or dilation: where algorithms are found by trial as data/deepbench has them, on
+    ordinary cores of GPUs without TF32 and on Volta's tensor cores; else as data/paper_fp32, in
+    FP32: 3 x 3, forward, without a stride."""
     if min(size[:4]) < 1 or min(*size.input, *size.output) < 1:
         return None
     if gpu.vendor == "amd":
         return "convolution_miopen" if kernel.compute in _MIOPEN_UNITS else None
     is_plain = size.groups == 1 and len(size.kernel) == 2 and kernel.variant != "dilated"
     is_3x3 = size.kernel == (3, 3) and size.stride == (1, 1) and size.direction == "forward"
-    if gpu.compute_capability >= _AMPERE and (size.groups > 1 or len(size.kernel) > 2):
-        is_known = kernel.variant != "cudnn_9_1" and not shares_lanes(gpu)
-        return "convolution_forms" if is_known and _is_of_drawn_form(size) else None
+    if gpu.compute_capability >= _AMPERE and size.groups > 1:
+        is_known = kernel.variant != "cudnn_9_1" and len(set(size.kernel)) == 1
+        return "convolution_groups" if is_known and not shares_lanes(gpu) else None
     if not is_plain or kernel.compute not in ("fp32", "fp16"):
         return None
     if kernel.variant == "fastest" and gpu.compute_capability < _AMPERE:
@@ -213,14 +213,6 @@ def _convolution_family(kernel: Kernel, size: ConvolutionSize, gpu: GPU) -> str 
         is_measured = gpu.compute_capability == _VOLTA and kernel.layout == "channels_last"
         return "convolution_volta" if is_measured else None
     return "convolution_fp32" if is_3x3 and kernel.dtype == "float32" else None
-
-
-def _is_of_drawn_form(size: ConvolutionSize) -> bool:
-    """Groups by square filters; in three dimensions all but gradients of images, of which the
-    physics knows more (data/kernelbench, H100: 4 % off, 27 by the network)."""
-    if len(size.kernel) > 2:
-        return size.direction != "data_gradient" and size.groups == 1
-    return len(set(size.kernel)) == 1
 
 
 _MIOPEN_UNITS = ("fp32", "fp16", "bf16")

@@ -128,7 +128,7 @@ RECIPES: dict[str, Recipe] = {
         jitter=0.1,
         num_folds=5,
     ),
-    "convolution_forms": Recipe(
+    "convolution_groups": Recipe(
         ("convolution",),
         hidden=(128, 128),
         bound=3.0,
