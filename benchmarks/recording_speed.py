@@ -9,7 +9,7 @@ it, which depends little on the machine: exit code 1 where one grew by more than
 
 - command: `neusight run` of GPT-2 small over `import torch, torch._dynamo` in a process of its own.
 - operators: GPT-2 small with the operators recorded that torch's dispatcher calls, over without:
-  the first step, and six of them, of which two are followed.
+  the first step, and six of them, of which two or three are followed.
 - trace: writing the trace of that forecast (60,000 events, gzipped) over reading it as JSON.
 - models: a step (first, and median of the repeated) over the same on meta tensors without neusight;
   with the seconds from the end of the block to its figures, and the peak resident memory.
