@@ -184,7 +184,8 @@ def priced_again(before: Case, after: Observation) -> Case | None:
     """The baseline's case as today's tool forecasts it from the recording that the baseline keeps;
     None where it keeps none. RecordingError where this version cannot read it.
 
-    What the recording does not hold (lines that wait, the program's files) is the baseline's.
+    What the recording does not hold (lines that wait, the program's files) is the baseline's; times
+    of operators, which it does not hold either, are those of another tool and left out.
     """
     if not before.recording or after.forecast is None:
         return None
@@ -198,6 +199,7 @@ def priced_again(before: Case, after: Observation) -> Case | None:
         work=found.work,
         peak=found.peak,
         ops=found.ops,
+        operators=(),
         memory=found.memory,
         batch_source=found.batch_source,
     )

@@ -12,7 +12,7 @@ import importlib.util
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -383,9 +383,10 @@ def main() -> None:
     dist.destroy_process_group()
 
 
+@cache
 def _within_copy(mesh: DeviceMesh) -> DeviceMesh:
-    """The mesh with the ranks that share a copy divided: those that hold the same experts ("same"),
-    that share experts, and that share a sequence."""
+    """The mesh with the ranks that share a copy divided, once, as that makes process groups: those
+    that hold the same experts ("same"), that share experts, and that share a sequence."""
     expert, context = LAYOUT["expert"], LAYOUT["context"]
     if expert * context == 1:
         return mesh

@@ -97,6 +97,7 @@ def stub(package: str, parameters: str, label: str = "") -> Callable[[Callable[.
         source = f"lambda {parameters}: _function({passed})"
         code = compile(source, function.__code__.co_filename, "eval")
         called = eval(code, {"__name__": function.__module__, "_function": function})
+        called.__name__, called.__qualname__ = function.__name__, function.__qualname__
         counting = counted(package, label or function.__qualname__.removesuffix(".__init__"))(
             called
         )

@@ -140,7 +140,8 @@ def family_of(kernel: Kernel, gpu: GPU) -> str | None:
             return "gemm_16bit" if _has_measured_ratio(gpu) else None
         # The tables' FP8 is of serving kernels. cuBLASLt's best products (data/achievable) are 5 to
         # 23 % faster than the physics and 11 to 51 % faster than what the network makes of it.
-        is_serving = kernel.compute == "fp8" and kernel.name not in (TENSOR_SCALED, OUTER_SCALED)
+        is_outer = kernel.name == OUTER_SCALED and gpu.compute_capability[0] == _HOPPER
+        is_serving = kernel.compute == "fp8" and kernel.name != TENSOR_SCALED and not is_outer
         return "gemm_fp8" if is_serving else None
     if isinstance(size, RowsSize) and kernel.name in _QUANTISATIONS:
         return "quantisation" if min(size) >= 1 else None
@@ -203,7 +204,12 @@ def _convolution_family(kernel: Kernel, size: ConvolutionSize, gpu: GPU) -> str 
     is_plain = size.groups == 1 and len(size.kernel) == 2 and kernel.variant != "dilated"
     is_3x3 = size.kernel == (3, 3) and size.stride == (1, 1) and size.direction == "forward"
     if gpu.compute_capability >= _AMPERE and size.groups > 1:
-        is_known = kernel.variant != "cudnn_9_1" and len(set(size.kernel)) == 1
+        is_known = (
+            kernel.variant in ("", "fastest")
+            and len(size.kernel) == 2
+            and len(set(size.kernel)) == 1
+            and kernel.compute in _DRAWN_UNITS
+        )
         return "convolution_groups" if is_known and not shares_lanes(gpu) else None
     if not is_plain or kernel.compute not in ("fp32", "fp16"):
         return None
@@ -216,7 +222,9 @@ def _convolution_family(kernel: Kernel, size: ConvolutionSize, gpu: GPU) -> str 
 
 
 _MIOPEN_UNITS = ("fp32", "fp16", "bf16")
+_DRAWN_UNITS = ("tf32", *_MIOPEN_UNITS)
 _AMPERE = (8, 0)
+_HOPPER = 9
 
 
 def _attention_family(kernel: Kernel, size: AttentionSize, gpu: GPU) -> str | None:

@@ -484,7 +484,7 @@ def _is_product(size: ConvolutionSize) -> bool:
 def _volume_factor(kernel: Kernel, gpu: GPU) -> float:
     if shares_lanes(gpu):
         return _SHARED_LANES_VOLUME_FACTOR
-    is_slow = kernel.variant != "cudnn_9_1" and gpu.compute_capability >= _ANY_COLUMNS_SINCE
+    is_slow = kernel.variant in ("", "fastest") and gpu.compute_capability >= _ANY_COLUMNS_SINCE
     return _SLOW_VOLUME_FACTOR if is_slow else 1.0
 
 

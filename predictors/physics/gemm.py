@@ -576,10 +576,11 @@ def _of_its_kind(kernel: Kernel, gpu: GPU, tiled: PhysicalTime) -> PhysicalTime:
     """The time of a product that is not computed as a plain tiled one, else that of the tiles."""
     if kernel.variant in PACKED_ROWS:
         return packed_timing(kernel, gpu, tiled)
-    if kernel.name == OUTER_SCALED and gpu.compute_capability[0] == _HOPPER:
+    generation = gpu.compute_capability[0] if gpu.vendor == "nvidia" else 0
+    if kernel.name == OUTER_SCALED and generation == _HOPPER:
         return replace(tiled, time_us=max(tiled.time_us, _outer_scaled_us(kernel, gpu)))
-    is_older = kernel.compute == "int8" and kernel.out_dtype == "int32" and gpu.vendor == "nvidia"
-    if is_older and gpu.compute_capability[0] >= _HOPPER:
+    is_of_cublas = kernel.compute == "int8" and kernel.out_dtype == "int32"
+    if is_of_cublas and generation >= _HOPPER:
         return replace(tiled, time_us=max(tiled.time_us, _older_int8_us(kernel, gpu)))
     return _vector_timing(kernel, gpu) if is_vector_product(kernel, gpu) else tiled
 

@@ -48,6 +48,7 @@ NOT_OF_TORCH = {
     *("_TemporaryFileCloser", "_active", "_at_", "_csc", "_csr", "_late", "_made_of"),
     *("_neusight_answers", "_neusight_process", "_ns", "_split_sizes", "_v2", "_v3"),
     *("_c10d_functional", "_allgather_base_", "_reduce_scatter_base_"),  # ops, which have schemas
+    "_wrap_tensor_autograd",
     *("_cuda_get", "_cuda_reset", "_cuda_set"),  # beginnings of names
 }
 

@@ -280,6 +280,7 @@ def _channels(source: TensorSpec) -> int:
 @register_op("aten::cudnn_batch_norm", "aten::miopen_batch_norm")
 def cudnn_batch_norm(
     call: OpSignature,
+    math: MathMode,
     *,
     input: TensorSpec,
     weight: TensorSpec,
@@ -298,15 +299,16 @@ def cudnn_batch_norm(
     width = input.numel // max(1, channels)
     read = (input, *vectors)
     kernels = _norm_kernel("batch_norm", read, written, channels, width, variant="batch_norm")
-    return _in_layout_of(input, kernels)
+    return _in_layout_of(input, kernels, math)
 
 
-def _in_layout_of(source: TensorSpec, kernels: list[Kernel]) -> list[Kernel]:
-    """The same kernels, whose channels are columns where they lie side by side in memory; planes of
-    16 bits that are no multiple of `_VECTOR` are read one by one."""
+def _in_layout_of(source: TensorSpec, kernels: list[Kernel], mode: MathMode) -> list[Kernel]:
+    """The same kernels, whose channels are columns where they lie side by side in memory; cuDNN
+    reads planes of 16 bits that are no multiple of `_VECTOR` one by one."""
     is_last = source.is_channels_last
     kernels = [replace(kernel, along_columns=is_last) for kernel in kernels]
-    if is_last or itemsize(source.dtype) > 2 or prod(source.shape[2:]) % _VECTOR == 0:
+    is_ragged = itemsize(source.dtype) <= 2 and prod(source.shape[2:]) % _VECTOR != 0
+    if is_last or not is_ragged or mode.miopen or not source.is_contiguous:
         return kernels
     return [replace(kernel, layout="scalar") for kernel in kernels]
 
@@ -319,6 +321,7 @@ _VECTOR = 4
 @register_op("aten::cudnn_batch_norm_backward", "aten::miopen_batch_norm_backward")
 def cudnn_batch_norm_backward(
     call: OpSignature,
+    math: MathMode,
     *,
     input: TensorSpec,
     grad_output: TensorSpec,
@@ -332,7 +335,7 @@ def cudnn_batch_norm_backward(
     reads = (input, grad_output, weight, save_mean, save_var)
     width = input.numel // max(1, channels)
     writes = (input, weight, weight)
-    return _in_layout_of(input, _gradients("batch_norm", reads, writes, channels, width))
+    return _in_layout_of(input, _gradients("batch_norm", reads, writes, channels, width), math)
 
 
 @register_op(

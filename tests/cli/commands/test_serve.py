@@ -440,7 +440,7 @@ def test_a_stored_result_judges_a_later_one(
     [
         (("--update",), "--update writes --baseline FILE, which is not given"),
         (("--baseline", "absent.json"), "There is no baseline absent.json"),
-        (("--baseline", "empty.json"), "is not a result that `neusight serve` wrote"),
+        (("--baseline", "empty.json"), "is not a result of `neusight serve`"),
         (("--tolerance", "2ms"), "it is a share of each figure, as 2%"),
     ],
 )
