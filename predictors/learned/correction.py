@@ -208,7 +208,7 @@ def _convolution_family(kernel: Kernel, size: ConvolutionSize, gpu: GPU) -> str 
             kernel.variant in ("", "fastest")
             and len(size.kernel) == 2
             and len(set(size.kernel)) == 1
-            and kernel.compute in _DRAWN_UNITS
+            and kernel.compute in _GROUP_UNITS
         )
         return "convolution_groups" if is_known and not shares_lanes(gpu) else None
     if not is_plain or kernel.compute not in ("fp32", "fp16"):
@@ -222,7 +222,7 @@ def _convolution_family(kernel: Kernel, size: ConvolutionSize, gpu: GPU) -> str 
 
 
 _MIOPEN_UNITS = ("fp32", "fp16", "bf16")
-_DRAWN_UNITS = ("tf32", *_MIOPEN_UNITS)
+_GROUP_UNITS = ("tf32", *_MIOPEN_UNITS)
 _AMPERE = (8, 0)
 _HOPPER = 9
 

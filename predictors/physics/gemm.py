@@ -431,14 +431,14 @@ _OLDER_TF32_FLOPS = 510.0
 
 #: FLOP per clock and SM of cuBLAS's products of 8-bit integers from Hopper on, by kernels of Ampere
 #: (cutlass_80_tensorop_i16832gemm_s8_128x128), and the edge of their tiles, of which few rows take
-#: half. `int_mm` in profiles.jsonl.gz of `benchmarks/measured/h100`: 1024 rows of three layers;
-#: fewer rows and four other layers judge: 32 -> 17 % off in the median.
+#: half. `int_mm` in profiles.jsonl.gz of `benchmarks/measured/h100`: the rate of 1024 rows of three
+#: layers; fewer rows, of which some chose the tiles' waves: 29 -> 19 % off in the median.
 _OLDER_INT8_FLOPS = 3900.0
 _OLDER_INT8_TILE = 128
 
 #: FP8 products with a scale a row and a column (nvjet_sm90_qqtst_128x128_128x6_..._ovscale): the
 #: edge of their tiles, also along K, and clocks of a step. The same file, `scaled_mm_rowwise`: one
-#: row of 4096 x 4096 and 4096 x 14336; 47 others judge: 23 -> 10 % off in the median.
+#: row of 4096 x 4096 and 4096 x 14336; 47 others judge: 19 -> 13 % off in the median.
 _OUTER_TILE = 128
 _OUTER_STEP_CLOCKS = 740.0
 

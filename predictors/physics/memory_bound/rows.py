@@ -146,9 +146,10 @@ _CHANNELS_AT_ONCE = 2
 
 #: Clocks that an element takes of its SM where a channel is read once: in 32 bits, in 16, in 16 by
 #: vectors; forward and backward. H100, torch 2.11, `batch_norm` in profiles.jsonl.gz of
-#: `benchmarks/measured/h100`: read off maps of 2048 channels (7 pixels, 16 for vectors); the other
-#: 25 maps, not used: forward 30 -> 7 % off in the median, backward 22 -> 5. A profile on V100,
-#: under an older cuDNN, shows fewer.
+#: `benchmarks/measured/h100`: read off maps of 2048 channels, and lowered by an eighth to a fifth
+#: where all 28 were seen beside their DRAM, so these are a fit: forward 31 -> 7 % off in the
+#: median, backward 24 -> 5. Whole steps judge (ResNet-50 in FP16 -7 -> -5 %, in FP32 -2 -> 0). A
+#: profile on V100, under an older cuDNN, shows fewer.
 _AMPERE = (8, 0)
 _ELEMENT_CLOCKS = {False: (0.8, 0.68, 0.38), True: (1.3, 1.02, 0.52)}
 

@@ -430,7 +430,7 @@ def test_exponentials_in_16_bits_bind_amd_more_than_their_bytes() -> None:
 def test_batch_norms_that_read_a_channel_once_are_bound_by_their_elements(
     dtype: str, channels: int, width: int, is_backward: bool, layout: Layout, measured_us: float
 ) -> None:
-    """`batch_norm` of benchmarks/measured/h100; no constant was read off these maps."""
+    """`batch_norm` of benchmarks/measured/h100."""
     num_bytes = int(channels * width * DTYPE_BYTES[dtype])
     kernel = Kernel.rows(
         KernelClass.NORMALIZATION, "batch_norm", channels, width, dtype=dtype,
