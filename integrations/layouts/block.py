@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from math import gcd
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -134,6 +135,15 @@ def _require_file(source: str) -> None:
         )
 
 
+def ranks_of_a_node(ranks: int, gpus_per_node: int) -> int:
+    """How many of a block's ranks share a node: as many on each, as torchrun starts them.
+
+    >>> ranks_of_a_node(4, 8), ranks_of_a_node(12, 8)
+    (4, 4)
+    """
+    return ranks if ranks <= gpus_per_node else gcd(ranks, gpus_per_node)
+
+
 def recorded_block(source: str, of: BlockOf, *, sequence: int, gpus_per_node: int) -> BlockRecord:
     """Records two steps of the model with one block, as one of the ranks that share it;
     NeusightError where it does not run."""
@@ -148,7 +158,7 @@ def recorded_block(source: str, of: BlockOf, *, sequence: int, gpus_per_node: in
     with neusight.forecast_on(
         of.gpu,
         world_size=ranks if ranks > 1 else None,
-        gpus_per_node=min(ranks, gpus_per_node) if ranks > 1 else None,
+        gpus_per_node=ranks_of_a_node(ranks, gpus_per_node) if ranks > 1 else None,
         with_modules=True,
     ) as forecast:
         stage, vocabulary, mesh = _stage(source, of, sequence)
