@@ -27,12 +27,10 @@ from neusight.recording.tensor import ForecastMode
 #: Entries that are not as earlier ones were after which operators are followed no longer.
 _MOST_SEEN = 200_000
 
-#: Begins the names of records that are no operators of a program on a GPU: a mode is asked (torch
-#: 2.13); compiled code runs, which the timeline has from its marks; torch asks whether a tensor may
-#: take another's data, which tensors without data do oftener.
+#: Begins the names of records that are no operators: a mode is asked (torch 2.13); compiled code
+#: runs, which the timeline has from its marks.
 _NO_OPERATORS = (
     b"PythonDispatchMode", b"TorchDynamo ", b"AOTDispatcher ", b"Pregraph bytecode",
-    b"aten::_has_compatible_shallow_copy_type",
     *(name.encode() for name in COMPILED_CODE[:2]),
 )  # fmt: skip
 #: Begins the name of what autograd's engine records around each node.

@@ -11,8 +11,11 @@ from collections.abc import Hashable
 
 from neusight.recording.tape import CallEvent, CallToken, TapedCalls
 
-#: Entries in a row that must be as earlier ones were.
+#: Entries in a row that must be as earlier ones were, and how many of them at least do something
+#: else than the one before: a loop over a model's tensors, which converts each, says nothing of
+#: what comes then.
 _ALIKE = 16
+_CHANGES = 4
 
 #: Entries before a gap among which one is looked for where only nodes run.
 _MOST_BEFORE_GAP = 64
@@ -42,20 +45,22 @@ class OperatorHistory:
         self._latest: dict[Key, TapedCalls] = {}
         self._gaps: dict[object, TapedCalls] = {}  # by what they do and what is known of them
         self._alike: TapedCalls | None = None  # before an earlier entry like the last one
-        self._num_alike = 0
+        self._num_alike = self._num_changes = 0
+        self._key: Key = None  # of the last entry
         self._fills_gap = False
         self._num_followed = 0  # entries that are followed at least
 
     @property
     def is_known(self) -> bool:
         """Whether the last entries were as earlier ones."""
-        return self._num_alike >= _ALIKE and self._num_followed <= 0 and not self._fills_gap
+        is_alike = self._num_alike >= _ALIKE and self._num_changes >= _CHANGES
+        return is_alike and self._num_followed <= 0 and not self._fills_gap
 
     def begin(self) -> None:
         """What comes next follows nothing that is known."""
         self.last = TapedCalls((), ())
         self.path.clear()
-        self._alike, self._num_alike = None, 0
+        self._alike, self._num_alike, self._num_changes = None, 0, 0
         self._fills_gap, self._num_followed = False, 0
 
     def add(self, key: Key, events: tuple[CallEvent, ...]) -> TapedCalls:
@@ -69,6 +74,7 @@ class OperatorHistory:
         else:
             self._fills_gap = False
             calls = self._as_before(known, key, events, running)
+        self._key = key
         last.following[key] = self.last = self._latest[key] = calls
         del self.path[:-_MOST_BEFORE_GAP]
         self.path.append(calls)
@@ -92,7 +98,7 @@ class OperatorHistory:
             if all(token.is_node for token in earlier.running):
                 earlier.gaps = [*earlier.gaps, (calls, distance)]
                 break
-        self._alike, self._num_alike = None, 0
+        self._alike, self._num_alike, self._num_changes = None, 0, 0
         self.last.following[key] = self.last = self._latest[key] = calls
         self.path.append(calls)
         return calls
@@ -113,7 +119,7 @@ class OperatorHistory:
         self._fills_gap = running != calls.running
         calls.events, calls.running = events, running
         calls.is_gap = calls.is_empty = False
-        self._alike, self._num_alike = calls, _ALIKE
+        self._alike, self._num_alike, self._num_changes = calls, _ALIKE, _CHANGES
 
     def _as_before(
         self,
@@ -126,18 +132,22 @@ class OperatorHistory:
         (as the first of some in a row) anywhere."""
         if known is not None and known.events == events and known.running == running:
             self._alike = known
-            self._num_alike += 1
+            self._count_alike(key)
             return known
         alike = None if self._alike is None else self._alike.following.get(key)
         if alike is None or alike.events != events or alike.running != running:
-            self._num_alike = 0
+            self._num_alike = self._num_changes = 0
             alike = self._latest.get(key)
             if alike is None or alike.events != events or alike.running != running:
                 self._alike = None
                 return self._new(events, running)
         self._alike = alike
-        self._num_alike += 1
+        self._count_alike(key)
         return alike if self._num_alike >= _ALIKE else self._new(events, running)
+
+    def _count_alike(self, key: Key) -> None:
+        self._num_alike += 1
+        self._num_changes += key != self._key
 
     def _new(self, events: tuple[CallEvent, ...], running: tuple[CallToken, ...]) -> TapedCalls:
         is_empty = not events and not self.num_gaps  # else it may be behind what is missing

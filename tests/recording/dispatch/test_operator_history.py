@@ -48,6 +48,15 @@ def test_the_same_entries_with_other_operators_are_something_else() -> None:
     assert history.last.events == ()
 
 
+def test_a_run_of_one_op_is_not_known() -> None:
+    history = OperatorHistory()
+
+    for _ in range(4 * ALIKE):
+        history.add("copy", (LINEAR, None))
+
+    assert not history.is_known
+
+
 def test_what_was_missing_is_filled_in_the_next_time() -> None:
     history = OperatorHistory()
     before = history.last = history.add("mm", ())
