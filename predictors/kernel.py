@@ -60,6 +60,7 @@ Variant = Literal[
     "top_k",
     "top_k_pass",
     "max_pool_gradient",
+    "average_pool_gradient",
     "scan",
     "state_space",
     "pool",
