@@ -5,8 +5,8 @@
     python benchmarks/published_layouts.py --package DIR --csv TABLE.csv
 
 For each of torchtitan's configurations of Llama 3 the step that it makes (its sequences of each
-rank, on the GPUs that it is a preset for) is laid out, and the place of its own layout among all that
-fit is shown: ranks that split layers, the rest sharded, no pipeline, its sequences at once.
+rank, on the GPUs that it is a preset for) is laid out, and the place of its own layout among all
+that fit is shown: ranks that split layers, the rest sharded, no pipeline, its sequences at once.
 Throughputs are not compared. The choice of what is recomputed is not of the search: a configuration
 with selective recomputation counts as either.
 """
@@ -116,8 +116,8 @@ def _is_of(layout: Layout, found: Configuration) -> bool:
     )
 
 
-_COLUMNS = ("configuration", "gpu", "gpus", "tokens", "tensor", "batch", "recompute", "place", "layouts",
-            "percent_longer", "best", "second", "third")  # fmt: skip
+_COLUMNS = ("configuration", "gpu", "gpus", "tokens", "tensor", "batch", "recompute", "place",
+            "layouts", "percent_longer", "best", "second", "third")  # fmt: skip
 
 
 def main() -> int:

@@ -52,6 +52,7 @@ class Net(nn.Module):
 def build():
     return Net()
 """
+FAST = ("--network-gbps", "fast")
 WORDS = ("-m", "neusight", "plan", "--gpu", "H100", "--quiet", "--sequence", "128")
 
 
@@ -144,10 +145,7 @@ def test_layouts_are_priced_on_the_network_that_is_stated(tmp_path: Path) -> Non
             "--sweep, --rank and --ray are for a script",
         ),
         (
-            (
-                "--model", "model.py:build", "--world-size", "8", "--tokens", "4k",
-                "--network-gbps", "fast",
-            ),
+            ("--model", "model.py:build", "--world-size", "8", "--tokens", "4k", *FAST),
             "--network-gbps is 'fast'",
         ),
     ],

@@ -55,9 +55,7 @@ def schedule_together_beside(
     return schedule_together(recordings, price, host, stretch_ns=stretch_ns)
 
 
-def stretches(
-    kernels: Sequence[KernelSpan], gpu: GPU, *, in_clusters: bool = True
-) -> list[int]:
+def stretches(kernels: Sequence[KernelSpan], gpu: GPU, *, in_clusters: bool = True) -> list[int]:
     """How much longer each kernel takes for the collectives that run beside it (`in_clusters`: of
     an NCCL whose CTAs are), ns, and for the slowest of the hosts that wait for each other in them.
 

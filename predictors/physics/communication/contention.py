@@ -81,9 +81,9 @@ def without_sms(num_ctas: int, gpu: GPU, *, taken: float, in_clusters: bool) -> 
     (0.75, 0.5)
     """
     sms_left = max(_LEAST_LEFT, 1.0 - num_ctas / gpu.num_sms)
-    pairs_left = max(_LEAST_LEFT, 1.0 - 2.0 * num_ctas / gpu.num_sms)
-    are_packed = in_clusters or not has_clusters(gpu)
-    return Contention(sms_left, max(_LEAST_LEFT, 1.0 - taken), sms_left if are_packed else pairs_left)
+    in_pairs = num_ctas if in_clusters or not has_clusters(gpu) else 2 * num_ctas
+    pairs_left = max(_LEAST_LEFT, 1.0 - in_pairs / gpu.num_sms)
+    return Contention(sms_left, max(_LEAST_LEFT, 1.0 - taken), pairs_left)
 
 
 def slowdown(kernel: Kernel, bound: Bound, beside: Contention, *, num_waves: float) -> float:
