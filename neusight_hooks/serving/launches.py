@@ -24,13 +24,17 @@ from neusight.recording.recording import Entry, OpCall
 
 #: Name of the product of a mixture's experts, a problem for each of them.
 EXPERTS = "grouped_gemm"
+#: Name of what stands for the kernels of a layer with a state.
+SCAN = "recurrent_scan"
 
 
 class LaunchedKernel(NamedTuple):
-    """A kernel that a model launches, and the module that does so."""
+    """A kernel that a model launches, and the module that does so. `is_unmatched`: no pattern of
+    what an engine launches instead knows it."""
 
     kernel: Kernel
     module: str = ""
+    is_unmatched: bool = False
 
     @property
     def parent(self) -> str:
@@ -69,6 +73,12 @@ class RecordedPoint:
         )
 
 
+def is_plain_product(kernel: Kernel) -> bool:
+    """Whether it is one product, with weights as a rule: of no batch and not of experts."""
+    size = kernel.size
+    return isinstance(size, GemmSize) and size.batch == 1 and kernel.name != EXPERTS
+
+
 def launches_of(entries: Sequence[Entry]) -> tuple[LaunchedKernel, ...]:
     """Every kernel that the recorded ops launch, in order."""
     calls = (entry for entry in entries if isinstance(entry, OpCall))
@@ -99,6 +109,7 @@ class FittedKernel:
     coefficients: tuple[tuple[float, ...], ...]
     repeats: bool = False
     experts: int = 0
+    is_unmatched: bool = False
 
     @property
     def depends_on(self) -> tuple[bool, bool, bool]:
@@ -193,8 +204,8 @@ def _resized(size: Size, values: list[int]) -> Size:
 
 
 def fitted_kernels(points: Sequence[RecordedPoint]) -> tuple[FittedKernel, ...]:
-    """The kernels of a model as functions of the batch; attention is left out, which has a price of
-    its own. RecordingError where the points do not launch the same kernels.
+    """The kernels of a model as functions of the batch; attention and scans are left out, which
+    have prices of their own. RecordingError where the points do not launch the same kernels.
 
     Five points give all coefficients: two numbers of tokens and of past tokens, and two sequences.
     Of points with as many sequences each, the logits and what follows have a row for each sequence.
@@ -204,9 +215,12 @@ def fitted_kernels(points: Sequence[RecordedPoint]) -> tuple[FittedKernel, ...]:
         _require_alike(first, point)
     system = np.array([(1.0, *point.totals) for point in points])
     found = {
-        at: _fitted([point.launches[at].kernel for point in points], system, points)
+        at: replace(
+            _fitted([point.launches[at].kernel for point in points], system, points),
+            is_unmatched=launch.is_unmatched,
+        )
         for at, launch in enumerate(first.launches)
-        if launch.kernel.kernel_class is not KernelClass.ATTENTION
+        if launch.kernel.kernel_class is not KernelClass.ATTENTION and launch.kernel.name != SCAN
     }
     if len({point.sequences for point in points}) == 1:
         found.update(_for_sequences(first))
