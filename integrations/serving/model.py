@@ -12,12 +12,12 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from neusight.inference.states import RecurrentLayer
 from neusight.predictors.errors import NeusightError, OptionError
 from neusight.predictors.gpu import GPU
 from neusight.recording.recording import Alloc, Entry, ModelInput, OpCall, Recording
-from neusight.serving.launches import RecordedPoint, launches_of
+from neusight.serving.launches import RecordedPoint, launches_of, with_scans
 from neusight.serving.quantization import stated_quantization
-from neusight.serving.recurrence import RecurrentLayer, with_scans
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast

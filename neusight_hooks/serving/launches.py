@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
 import numpy as np
 
+from neusight.inference.states import RecurrentLayer
 from neusight.ops import map_op
 from neusight.predictors.errors import RecordingError
 from neusight.predictors.kernel import (
@@ -26,6 +27,8 @@ from neusight.recording.recording import Entry, OpCall
 EXPERTS = "grouped_gemm"
 #: Name of what stands for the kernels of a layer with a state.
 SCAN = "recurrent_scan"
+#: What the kernels of a norm written in ops end with.
+_ROOT = "rsqrt"
 
 
 class LaunchedKernel(NamedTuple):
@@ -87,6 +90,44 @@ def launches_of(entries: Sequence[Entry]) -> tuple[LaunchedKernel, ...]:
         for call in calls
         for kernel in map_op(call.signature, call.math).kernels
     )
+
+
+def with_scans(
+    launches: Sequence[LaunchedKernel], layers: Mapping[str, RecurrentLayer]
+) -> tuple[LaunchedKernel, ...]:
+    """The same with one kernel in the place of all that recurrent layers launch between their
+    projections and norms: reference code computes states in loops and with tensors that a server's
+    kernels never make. Layers are named by their modules."""
+    kept: dict[int, LaunchedKernel] = {}
+    last: dict[str, int] = {}
+    normed = {item.module for item in launches if _is_of_norm(item.kernel)}
+    for at, item in enumerate(launches):
+        owner = item.module if item.module in layers else item.parent
+        is_other = owner not in layers
+        if is_other or (owner != item.module and _is_kept(item, normed)):
+            kept[at] = item
+        else:
+            last[owner] = at
+    for module, at in last.items():
+        kept[at] = LaunchedKernel(_scan_of(launches[at].kernel, layers[module]), module)
+    return tuple(kept[at] for at in sorted(kept))
+
+
+def _is_kept(item: LaunchedKernel, normed: set[str]) -> bool:
+    return is_plain_product(item.kernel) or item.module in normed
+
+
+def _is_of_norm(kernel: Kernel) -> bool:
+    return kernel.kernel_class is KernelClass.NORMALIZATION or kernel.name == _ROOT
+
+
+def _scan_of(like: Kernel, layer: RecurrentLayer) -> Kernel:
+    """Stands for the kernels of the layer, which are priced by what a step holds."""
+    elements = layer.heads * layer.width
+    return Kernel.rows(
+        KernelClass.REDUCTION, SCAN, 1, elements,
+        dtype=like.dtype, bytes_read=elements, bytes_written=elements,
+    )  # fmt: skip
 
 
 #: Values of a kernel that follow the batch, beside its size.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
+from neusight.inference.states import RecurrentLayer
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import (
     DTYPE_BYTES,
@@ -34,7 +35,6 @@ from neusight.serving.launches import (
 )
 from neusight.serving.parallel import stages_of, tensor_parallel
 from neusight.serving.quantization import Adapters, adapted, quantized
-from neusight.serving.recurrence import RecurrentLayer
 from neusight.serving.scheduler import BOUNDS, StepBatch, StepCost
 from neusight.timeline.host import HostProfile
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from neusight.inference.states import RecurrentLayer
 from neusight.predictors.errors import OptionError
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.predictors.registry import find_predictor
 from neusight.serving.capacity import capacity_of
-from neusight.serving.launches import SCAN, LaunchedKernel, RecordedPoint
+from neusight.serving.launches import SCAN, LaunchedKernel, RecordedPoint, with_scans
 from neusight.serving.prices import Engine, StepPrices, StepProgram, step_program
-from neusight.serving.recurrence import RecurrentLayer, with_scans
 from neusight.serving.scheduler import Chunk, StepBatch
 from neusight.timeline.host import PLAIN
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from neusight.ops import map_op
 from neusight.predictors.errors import OptionError
 from neusight.predictors.kernel import DTYPE_BYTES, Kernel, KernelClass
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
-from neusight.serving.launches import SCAN, LaunchedKernel, is_plain_product
 
 #: Tokens of a chunk in which a scan is computed by products (Mamba 2's `chunk_size`,
 #: ssd_combined.py of mamba_ssm).
 _CHUNK = 256
-#: What the kernels of a norm written in ops end with.
-_ROOT = "rsqrt"
 
 
 class RecurrentLayer(NamedTuple):
@@ -111,41 +107,3 @@ class RecurrentLayer(NamedTuple):
 def _kernels(op: str, outputs: tuple[TensorSpec, ...], **arguments: Argument) -> tuple[Kernel, ...]:
     signature = OpSignature(op, "default", tuple(arguments.items()), outputs)
     return tuple(map_op(signature, MathMode()).kernels)
-
-
-def with_scans(
-    launches: Sequence[LaunchedKernel], layers: Mapping[str, RecurrentLayer]
-) -> tuple[LaunchedKernel, ...]:
-    """The same with one kernel in the place of all that recurrent layers launch between their
-    projections and norms: reference code computes states in loops and with tensors that a server's
-    kernels never make. Layers are named by their modules."""
-    kept: dict[int, LaunchedKernel] = {}
-    last: dict[str, int] = {}
-    normed = {item.module for item in launches if _is_of_norm(item.kernel)}
-    for at, item in enumerate(launches):
-        owner = item.module if item.module in layers else item.parent
-        is_other = owner not in layers
-        if is_other or (owner != item.module and _is_kept(item, normed)):
-            kept[at] = item
-        else:
-            last[owner] = at
-    for module, at in last.items():
-        kept[at] = LaunchedKernel(_scan_of(launches[at].kernel, layers[module]), module)
-    return tuple(kept[at] for at in sorted(kept))
-
-
-def _is_kept(item: LaunchedKernel, normed: set[str]) -> bool:
-    return is_plain_product(item.kernel) or item.module in normed
-
-
-def _is_of_norm(kernel: Kernel) -> bool:
-    return kernel.kernel_class is KernelClass.NORMALIZATION or kernel.name == _ROOT
-
-
-def _scan_of(like: Kernel, layer: RecurrentLayer) -> Kernel:
-    """Stands for the kernels of the layer, which are priced by what a step holds."""
-    elements = layer.heads * layer.width
-    return Kernel.rows(
-        KernelClass.REDUCTION, SCAN, 1, elements,
-        dtype=like.dtype, bytes_read=elements, bytes_written=elements,
-    )  # fmt: skip
