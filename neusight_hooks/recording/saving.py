@@ -196,15 +196,14 @@ def _encode(recording: Recording) -> dict[str, Any]:
         if isinstance(entry, Synchronize):
             stack = stacks.number(entry.stack)
             return ["s", entry.reason, entry.source, entry.stream, entry.event, stack]
-        names = type(entry).__slots__
+        values = [getattr(entry, name) for name in type(entry).__slots__]
         if isinstance(entry, ModelInput):
             if entry.has_cache:
-                return [_CONTINUED, *(getattr(entry, name) for name in names)]
-            names = names[:-1]
-            if entry.drafted:
-                return [_VERIFIED, *(getattr(entry, name) for name in names)]
-            names = names[:3]
-        return [_NAME_OF[type(entry)], *(getattr(entry, name) for name in names)]
+                return [_CONTINUED, *values]
+            return (
+                [_VERIFIED, *values[:-1]] if entry.drafted else [_NAME_OF[ModelInput], *values[:3]]
+            )
+        return [_NAME_OF[type(entry)], *values]
 
     steps = [
         [step.kind, step.count, [encode_entry(entry) for entry in step.entries]]

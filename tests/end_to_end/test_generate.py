@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -132,7 +133,7 @@ def test_a_state_is_of_a_sequence_whatever_its_length(
     assert phases.sequences_free == int(phases.free_bytes / phases.kv_bytes_per_sequence)
 
 
-def test_the_next_turn_of_a_conversation_comes_after_what_is_cached() -> None:
+def test_the_next_turn_of_a_conversation_comes_after_what_is_cached(tmp_path: Path) -> None:
     def program() -> None:
         model, past = llama(), None
         named = "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
@@ -143,8 +144,10 @@ def test_the_next_turn_of_a_conversation_comes_after_what_is_cached() -> None:
                     output = model(ids, use_cache=True, **{named: past})
                     ids, past = output.logits[:, -1:].argmax(-1), getattr(output, named)
 
-    phases = forecast_of(program).phases
+    forecast = forecast_of(program)
+    forecast.save(tmp_path / "saved.json.gz")
 
+    phases = Forecast.load(tmp_path / "saved.json.gz").phases
     assert phases is not None
     found = phases.generation
     cached = PROMPT + TOKENS - 1
