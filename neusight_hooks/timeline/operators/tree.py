@@ -146,7 +146,7 @@ class _Plans:
         self, span: HostSpan, name: str, num_calls: int, head: Sequence[_Event],
         ends: Sequence[_Event],
     ) -> _Plan:  # fmt: skip
-        """An op of that name, what it calls, and what begins before it and ends after it."""
+        """An op of that name ("": only what it calls), and what begins before it and ends after."""
         assert span.call is not None
         signature = span.call.signature
         key = (id(signature), name, num_calls, *head, 0, *ends)
@@ -156,7 +156,7 @@ class _Plans:
             if known not in self._inner:
                 self._inner[known] = calls_within(replace(signature, op=name)), signature
             op = _with_calls(self._inner[known][0], num_calls)
-            events = [*head, _Begin("op", name), *op, None, *ends]
+            events = [*head, *([_Begin("op", name), *op, None] if name else op), *ends]
             plan = self._plans[key] = _planned(events)
         return plan
 
@@ -197,13 +197,15 @@ def _is_alias(span: HostSpan, head: Sequence[_Event]) -> bool:
     return not span.call.signature.input_tensors[0].is_contiguous
 
 
-#: The gradient of indexing, which is put into a new tensor once more where that is of a subclass.
-_INDEX_PUT = "aten::_index_put_impl_"
-_HARDTANH = "aten::hardtanh"
-
-
-def _is_index_gradient(span: HostSpan, inside: str) -> bool:
-    return span.name == "aten::index_put" and inside == "IndexBackward0"
+#: What a program on a GPU calls in an operator, instead of the op that is called there for tensors
+#: of a subclass: nothing is changed in place (FunctionsManual.cpp).
+_SELECTED = "aten::value_selecting_reduction_backward"
+_ON_GPU = {
+    ("IndexBackward0", "aten::index_put"): "aten::_index_put_impl_",
+    (_SELECTED, "aten::new_zeros"): "aten::zeros",
+    (_SELECTED, "aten::scatter"): "aten::scatter_",
+    ("aten::hardtanh_", "aten::hardtanh_"): "aten::hardtanh",
+}
 
 
 def _with_calls(tokens: Sequence[Token], num_calls: int) -> list[_Event]:
@@ -435,7 +437,8 @@ class _StepTree:
             position = after
 
     def _name_of(self, span: HostSpan, head: list[_Event], inside: str) -> str:
-        """The name that an op has on a GPU."""
+        """The name that an op has on a GPU; "" where the operator around it launches its kernels:
+        one in place once autograd has a copy of what was there."""
         if _is_alias(span, head):
             if span.call and span.call.sequence_nr is not None:
                 self._recorded.aliases.add(span.call.sequence_nr)
@@ -444,9 +447,8 @@ class _StepTree:
             first = span.call.signature.input_tensors[0]
             if first.is_contiguous or first.is_channels_last:  # no part of another gradient
                 return _ADD_INPLACE
-        if span.name == inside == f"{_HARDTANH}_":  # what it calls once autograd has a copy
-            return _HARDTANH
-        return _INDEX_PUT if _is_index_gradient(span, inside) else span.name
+        is_whole = span.name == inside and inside.endswith("_")
+        return _ON_GPU.get((inside, span.name), "" if is_whole else span.name)
 
     def _skip_nodes(self, position: int) -> int:
         """The next span that is no node, where nodes were recorded."""
