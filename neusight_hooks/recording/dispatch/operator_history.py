@@ -91,7 +91,8 @@ class OperatorHistory:
         # Before a mark, which the timeline has by itself, only what is no op may be missing.
         self.has_new_gaps = self.has_new_gaps or not _is_mark(key)
         for distance, earlier in enumerate(reversed(self.path), start=1):
-            if all(token.is_node for token in earlier.running):
+            is_before_node = not earlier.running or earlier.running != running
+            if is_before_node and all(token.is_node for token in earlier.running):
                 earlier.gaps = [*earlier.gaps, (calls, distance)]
                 break
         self._alike, self._num_alike, self._num_changes = None, 0, 0

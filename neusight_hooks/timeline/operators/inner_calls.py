@@ -9,7 +9,7 @@ tensor and fills it. The table has those that torch's dispatcher reports there. 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Literal, NamedTuple, Union
 
@@ -80,8 +80,6 @@ _ALWAYS: dict[str, str] = {
     "randn_like": f"{_EMPTY_LIKE} normal_[*]",
     "rand_like": f"{_EMPTY_LIKE} uniform_[*]",
     "bernoulli": f"{_EMPTY_LIKE} bernoulli_[*]",
-    # Copies
-    "stack": "cat[*]",
     # Gathers and scatters
     "gather": "as_strided as_strided *",
     "scatter_": "as_strided as_strided *",
@@ -217,6 +215,15 @@ def _cat(signature: OpSignature) -> str:
     parts = signature.input_tensors
     is_copied = len(parts) == 1 or len({part.dtype for part in parts}) > 1
     return " ".join([f"narrow[{_SLICE}] *"] * len(parts)) if is_copied else ""
+
+
+def _stack(signature: OpSignature) -> str:
+    """Along another dimension than the last, parts of one are stacked as they are."""
+    dim, parts = signature.by_name.get("dim"), signature.input_tensors
+    rank = len(parts[0].shape)
+    if isinstance(dim, int) and dim % (rank + 1) < rank:
+        return "cat[*] view"
+    return " ".join([f"unsqueeze[{_VIEW}]"] * len(parts)) + " cat[*]"
 
 
 def _index_put(signature: OpSignature) -> str:
@@ -422,9 +429,11 @@ def _efficient_attention_backward(signature: OpSignature) -> str:
 
 
 def _foreach(signature: OpSignature) -> str:
-    """One that gives new tensors makes them one by one."""
+    """One that gives new tensors makes them one by one, but for norms of chunks of tensors."""
     if signature.op.endswith("_"):
         return ""
+    if _name(signature) == "_foreach_norm":
+        return f"{_ZEROS} *"
     return " ".join([*["empty_strided"] * len(signature.output_tensors), "*"])
 
 
@@ -440,16 +449,21 @@ def _unbind(signature: OpSignature) -> str:
     return " ".join(["select[as_strided]"] * len(signature.output_tensors))
 
 
-def _is_in_other_order(tensor: TensorSpec | None, others: Iterable[TensorSpec | None]) -> bool:
-    """Whether cuDNN, which reads NHWC once one of the tensors is, needs a copy of this one."""
-    if tensor is None or not any(each is not None and each.is_channels_last for each in others):
-        return False
-    return tensor.is_contiguous and not _is_both(tensor)
+def _copied_for_cudnn(signature: OpSignature, *names: str) -> list[bool]:
+    """Which of these tensors of a convolution are not in the order in which cuDNN reads all of
+    them: NHWC once the image or the weights are."""
+    operands = signature.optional_tensor("input"), signature.optional_tensor("weight")
+    is_nhwc = any(each is not None and each.is_channels_last for each in operands)
+    tensors = map(signature.optional_tensor, names)
+    return [tensor is not None and not _is_in_order(tensor, nhwc=is_nhwc) for tensor in tensors]
 
 
-def _is_both(tensor: TensorSpec) -> bool:
-    """Whether a contiguous tensor is in NHWC order too."""
-    return tensor.shape[1] == 1 or all(size == 1 for size in tensor.shape[2:])
+def _is_in_order(tensor: TensorSpec, *, nhwc: bool) -> bool:
+    """Whether a tensor is dense as NHWC, or NCHW; with one channel or pixel it may be both."""
+    is_both = tensor.shape[1] == 1 or all(size == 1 for size in tensor.shape[2:])
+    if tensor.is_contiguous:
+        return is_both or not nhwc
+    return tensor.is_channels_last and (is_both or nhwc)
 
 
 def _convolution(signature: OpSignature) -> str:
@@ -457,9 +471,9 @@ def _convolution(signature: OpSignature) -> str:
     if is_depthwise_of_torch(signature):
         return "_convolution[_conv_depthwise2d[empty resize_ *]]"
     kind = "convolution_transpose" if signature.by_name.get("transposed") is True else "convolution"
-    operands = signature.optional_tensor("input"), signature.optional_tensor("weight")
-    copied = [f"{_CONTIGUOUS} " for each in operands if _is_in_other_order(each, operands)]
-    return f"_convolution[{''.join(copied)}cudnn_{kind}[*]{bias}]"
+    of_image, of_weight = _copied_for_cudnn(signature, "input", "weight")
+    image, weight = f"{_CONTIGUOUS} " * of_image, f"{_CONTIGUOUS} " * of_weight
+    return f"_convolution[{image}cudnn_{kind}[{weight}*]{bias}]"
 
 
 def _convolution_backward(signature: OpSignature) -> str:
@@ -468,14 +482,13 @@ def _convolution_backward(signature: OpSignature) -> str:
     if is_depthwise_of_torch(signature):
         parts = ["empty empty resize_ *", "resize_ *" if of_weight else ""]
     else:
-        gradient = signature.optional_tensor("grad_output")
-        is_dense = gradient is None or gradient.is_contiguous or gradient.is_channels_last
-        first = "" if is_dense else f"{_CONTIGUOUS} "
-        operands = signature.optional_tensor("input"), signature.optional_tensor("weight")
-        parts = [_CONTIGUOUS] if _is_in_other_order(operands[0], operands) else []
-        is_copied = _is_in_other_order(gradient, operands)
-        parts += ["to[_to_copy[empty copy_[*]]]" if is_copied else "to"]
-        parts += [f"{first}*" if of_input else "", f"{first}empty *" if of_weight else ""]
+        image, gradient, weight = _copied_for_cudnn(signature, "input", "grad_output", "weight")
+        parts = [
+            _CONTIGUOUS if image and of_weight else "",
+            "to[_to_copy[empty copy_[*]]]" if gradient else "to",
+            f"{_CONTIGUOUS} " * weight + "*" if of_input else "",
+            "empty *" if of_weight else "",
+        ]
     return " ".join([*parts, "sum[as_strided *]" if of_bias else ""])
 
 
@@ -533,6 +546,7 @@ _BY_ARGUMENTS: dict[str, Callable[[OpSignature], str]] = {
     "clone": _clone,
     "cat": _cat,
     "clamp": _clamp,
+    "stack": _stack,
     "masked_fill": _masked_fill,
     "masked_fill_": _masked_fill_,
     "sort": _sort,

@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import NamedTuple, Union
 
 from neusight.recording.recording import UNSEEN, Operator, OpSignature, Step
-from neusight.timeline.host_lane import AUTOGRAD
+from neusight.timeline.host_lane import AUTOGRAD, MAIN
 from neusight.timeline.operators.inner_calls import CLOSE, LAUNCH, Open, Token, calls_within
 from neusight.timeline.operators.repeats import later_kernels, later_spans, offset_between
 from neusight.timeline.operators.self_times import BETWEEN_US, self_us
@@ -351,6 +351,7 @@ class _Recorded:
     def _begin(self, operator: Operator) -> tuple[_Begin, int | None]:
         """Begins the operator before `_next`, with its number."""
         kind: SpanKind = "node" if operator.is_node else "operator"
+        kind = "function" if operator.is_function else kind
         number = operator.sequence_nr
         if number is None and operator.is_node and self._next < len(self._operators):
             number = self._operators[self._next].sequence_nr  # of the node that the engine runs
@@ -383,6 +384,7 @@ class _StepTree:
         self._plans = plans
         self._recorded = _Recorded(step.replay.step.operators)
         self._open: list[_Frame] = []
+        self._least_ends: list[int] = []  # of those, by what lies in them
         self._moved: dict[int, int] = {}
         self._launched: dict[int, int] = {}
         self._reached_ns = 0
@@ -512,6 +514,7 @@ class _StepTree:
         )
         if span.kind == "module" and self._open:
             self._reached_ns = max(self._reached_ns, end_ns)
+            self._least_ends = [max(known, end_ns) for known in self._least_ends]
 
     def _parent(self, around: int) -> int:
         """The new position of what encloses a span whose parent was this: an operator in it, or
@@ -549,10 +552,11 @@ class _StepTree:
             number = next(given) if is_recorded else None
             if number is None and has_op and kind == "operator":
                 number = forward_nr
-            lane: Thread = AUTOGRAD if kind == "node" else thread
+            lane: Thread = AUTOGRAD if kind == "node" else MAIN if kind == "function" else thread
             if ends < 0:
                 duration_ns = 0
                 self._open.append(_Frame(len(host), parent, around, start_ns, number))
+                self._least_ends.append(start_ns)
             else:
                 duration_ns = times[ends] - start_ns
             of_item = call if launches or kind == "op" else None
@@ -575,9 +579,9 @@ class _StepTree:
         """The innermost operator ends."""
         if not self._open:
             return
-        frame = self._open.pop()
+        frame, end_ns = self._open.pop(), max(time_ns, self._least_ends.pop())
         self._host[frame.position] = self._host[frame.position]._replace(
-            duration_ns=max(0, time_ns - frame.start_ns), sequence_nr=frame.sequence_nr
+            duration_ns=end_ns - frame.start_ns, sequence_nr=frame.sequence_nr
         )
 
 
