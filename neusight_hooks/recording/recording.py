@@ -373,7 +373,8 @@ class Operator(NamedTuple):
     """An operator that torch's dispatcher called around entries of a step, or between them: it
     begins before the entry `first` and ends before the entry `last`. `depth` operators
     enclose it; they stand before it in the step. `is_node`: what autograd's engine runs in
-    backward; a node itself has its `sequence_nr`, relative to the start of the step."""
+    backward; a node itself has its `sequence_nr`, relative to the start of the step.
+    `is_function`: a Python function of the program's main thread, where stacks are recorded."""
 
     name: str
     first: int
@@ -381,6 +382,7 @@ class Operator(NamedTuple):
     depth: int = 0
     is_node: bool = False
     sequence_nr: int | None = None
+    is_function: bool = False
 
 
 @dataclass(frozen=True)

@@ -237,19 +237,24 @@ def _encode(recording: Recording) -> dict[str, Any]:
 
 def _encode_operators(steps: Sequence[Step]) -> dict[str, Any]:
     """The operators of each step by its number, and their names, which they give by number."""
-    numbers: dict[tuple[str, bool], int] = {}
+    numbers: dict[tuple[str, bool, bool], int] = {}
     rows = [
         [
             at,
             [
-                [numbers.setdefault((name, is_node), len(numbers)), first, last, depth, sequence]
-                for name, first, last, depth, is_node, sequence in step.operators
+                [
+                    numbers.setdefault((name, is_node, is_function), len(numbers)),
+                    first, last, depth, sequence,
+                ]
+                for name, first, last, depth, is_node, sequence, is_function in step.operators
             ],
         ]
         for at, step in enumerate(steps)
         if step.operators
-    ]
-    return {"operator_names": [list(name) for name in numbers], "operators": rows} if rows else {}
+    ]  # fmt: skip
+    names = {"operator_names": [list(name[:2]) for name in numbers], "operators": rows}
+    functions = [number for (*_, is_function), number in numbers.items() if is_function]
+    return {**names, "python_functions": functions} if rows else {}
 
 
 def _encode_signature(signature: OpSignature) -> Any:
@@ -485,6 +490,8 @@ def _decode_steps(
         at, *batch = _row("batch", row)
         steps[at] = replace(_at(steps, at), batch=Batch(*batch))
     names = [_row("operator_name", row) for row in document.items("operator_names", default=[])]
+    functions = document.items("python_functions", default=[])
+    names = [[*name, number in functions] for number, name in enumerate(names)]
     for row in document.items("operators", default=[]):  # as above
         at, rows = _row("operators", row)
         operators = tuple(_decode_operators(rows, names, len(_at(steps, at).entries)))
@@ -499,7 +506,7 @@ def _decode_operators(
     begun = 0
     for row in rows:
         number, first, last, depth, sequence = _row("operator", row)
-        name, is_node = _at(names, number)
+        name, is_node, is_function = _at(names, number)
         if depth > len(around) or not begun <= first <= last <= num_entries:
             raise _Damage(f"{shown(row)} is no operator of {num_entries} entries")
         del around[depth:]
@@ -507,7 +514,7 @@ def _decode_operators(
             raise _Damage(f"{shown(row)} ends after the operator around it")
         around.append(last)
         begun = first
-        yield Operator(name, first, last, depth, is_node, sequence)
+        yield Operator(name, first, last, depth, is_node, sequence, is_function)
 
 
 def _require_short_replay(entries: Sequence[Entry], count: int) -> None:

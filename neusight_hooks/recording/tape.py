@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Generic, ParamSpec, cast
+from typing import ClassVar, Generic, NamedTuple, ParamSpec, cast
 
 from neusight.recording.call_stack import CallStack, CallStacks, call_site
 from neusight.recording.recording import (
@@ -168,12 +168,31 @@ class TapedCalls:
     is_empty: bool = False
 
 
+class PythonCall(NamedTuple):
+    """A Python function runs, called at an instruction of the one around it."""
+
+    name: str
+    called_at: int
+
+
+@dataclass(slots=True, eq=False)
+class TapedFunctions:
+    """These Python functions run before the next entry, from the outermost on. No entry of a step:
+    they are among the step's `operators`."""
+
+    functions: tuple[PythonCall, ...]
+
+
+#: What is no entry of a step, but says what ran around its entries.
+AROUND_ENTRIES = (TapedCalls, TapedFunctions)
+
 #: One thing that happened.
 SingleEntry = (
     TapedOp
     | TapedAlloc
     | TapedCalls
     | TapedFree
+    | TapedFunctions
     | TapedInput
     | EmptyCache
     | EventRecord
@@ -202,7 +221,7 @@ class RepeatedCall:
         that order; None where it did more: slept, waited but for a copy, or freed what others made.
         Operators are not repeated.
         """
-        entries = [entry for entry in entries if not isinstance(entry, TapedCalls)]
+        entries = [entry for entry in entries if not isinstance(entry, AROUND_ENTRIES)]
         allocated: dict[int, int] = {}
         freed: set[int] = set()
         for position, entry in enumerate(entries):

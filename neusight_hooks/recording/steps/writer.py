@@ -19,14 +19,14 @@ from neusight.recording.recording import (
     StorageRef,
     Synchronize,
 )
-from neusight.recording.steps.operators import StepOperators
+from neusight.recording.steps.operators import Run, StepOperators
 from neusight.recording.storages import StorageWatch
 from neusight.recording.tape import (
+    AROUND_ENTRIES,
     RepeatedCall,
     SingleEntry,
     TapedAlloc,
     TapedCall,
-    TapedCalls,
     TapedFree,
     TapedInput,
     TapedOp,
@@ -68,7 +68,7 @@ class StepWriter:
         self._last, self._last_freed = taped, {}
         entries: list[Entry] = []
         plain: list[SingleEntry] = []
-        runs: list[tuple[int, TapedCalls]] = []
+        runs: list[Run] = []
         ordinal = 0
         for entry in taped:
             if not isinstance(entry, TapedCall):
@@ -103,7 +103,7 @@ class StepWriter:
         base: int | None,
         first_event: int,
         ordinal: int,
-        runs: list[tuple[int, TapedCalls]],
+        runs: list[Run],
         start: int,
     ) -> tuple[list[Entry], int]:
         """Entries, and how many allocations of the step there are behind them. To `runs` is added
@@ -121,7 +121,7 @@ class StepWriter:
                 freed = []
             if isinstance(entry, TapedOp):
                 entries.append(self.call_of(entry, base))
-            elif isinstance(entry, TapedCalls):
+            elif isinstance(entry, AROUND_ENTRIES):
                 runs.append((start + len(entries), entry))
             elif isinstance(entry, TapedAlloc):
                 entries.append(self._alloc_of(entry, ordinal))
