@@ -55,19 +55,21 @@ def padded() -> torch.Tensor:
     return mask
 
 
+def slow(*case: Any) -> Any:
+    return pytest.param(*case, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
     ("options", "sequences", "bytes_per_token"),
     [
         ({}, BATCH, BYTES_PER_TOKEN),
-        ({"do_sample": True}, BATCH, BYTES_PER_TOKEN),
-        ({"num_beams": 3}, 3 * BATCH, BYTES_PER_TOKEN + 8),  # its ids are put in order as well
-        ({"attention_mask": padded}, BATCH, BYTES_PER_TOKEN),
+        slow({"do_sample": True}, BATCH, BYTES_PER_TOKEN),
+        slow({"num_beams": 3}, 3 * BATCH, BYTES_PER_TOKEN + 8),  # its ids are put in order as well
+        slow({"attention_mask": padded}, BATCH, BYTES_PER_TOKEN),
         ({"prefill_chunk_size": PROMPT // 4}, BATCH, BYTES_PER_TOKEN),
         # the layer that is fetched ahead
-        ({"cache_implementation": "offloaded"}, BATCH, BYTES_PER_TOKEN / LAYERS),
-        pytest.param(
-            {"cache_implementation": "static"}, BATCH, BYTES_PER_TOKEN, marks=pytest.mark.slow
-        ),
+        slow({"cache_implementation": "offloaded"}, BATCH, BYTES_PER_TOKEN / LAYERS),
+        slow({"cache_implementation": "static"}, BATCH, BYTES_PER_TOKEN),
     ],
     ids=["dynamic", "sampled", "beams", "padded", "prompt in parts", "offloaded", "static"],
 )
@@ -83,6 +85,7 @@ def test_prompt_tokens_and_cache_are_those_of_the_call(
     assert phases.kv_bytes_per_token == bytes_per_token
 
 
+@pytest.mark.slow
 def test_the_parts_of_a_prompt_take_what_they_take_one_after_the_other() -> None:
     whole, parts = (
         generated(llama, **options).phases for options in ({}, {"prefill_chunk_size": PROMPT // 4})
@@ -114,10 +117,10 @@ def rwkv() -> Any:
 @pytest.mark.parametrize(
     ("build", "num_bytes"),
     [
-        (windows, WINDOW * BYTES_PER_TOKEN),
+        slow(windows, WINDOW * BYTES_PER_TOKEN),
         (mamba, LAYERS * 256 * (16 * 4 + 4 * 2)),  # states in four bytes, the convolution's in two
-        (mamba_2, LAYERS * (8 * 32 * 64 * 4 + (256 + 2 * 64) * 4 * 2)),
-        (rwkv, LAYERS * 128 * (3 * 4 + 2 * 2)),
+        slow(mamba_2, LAYERS * (8 * 32 * 64 * 4 + (256 + 2 * 64) * 4 * 2)),
+        slow(rwkv, LAYERS * 128 * (3 * 4 + 2 * 2)),
     ],
     ids=["sliding window", "Mamba", "Mamba 2", "RWKV"],
 )
@@ -155,6 +158,7 @@ def test_the_next_turn_of_a_conversation_comes_after_what_is_cached(tmp_path: Pa
     assert found.first_context == cached + PROMPT // 2 + 1
 
 
+@pytest.mark.slow
 def test_a_prompt_that_enters_twice_is_not_twice_as_long() -> None:
     def program() -> None:
         model = llama()
@@ -169,6 +173,7 @@ def test_a_prompt_that_enters_twice_is_not_twice_as_long() -> None:
     assert (phases.generation.prompt, phases.generation.cached) == (PROMPT, 0)
 
 
+@pytest.mark.slow
 def test_a_round_of_an_assistant_is_no_generation_of_its_own() -> None:
     def program() -> None:
         ids = torch.randint(2, WORDS, (1, PROMPT), device="cuda")
@@ -194,6 +199,7 @@ def test_a_compiled_model_writes_into_the_same_cache() -> None:
     assert phases.kv_bytes_per_token == BYTES_PER_TOKEN
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "encoded"), [("whisper", 0), ("t5", PROMPT)], ids=["Whisper", "T5"]
 )
