@@ -16,15 +16,14 @@ copy takes of the DRAM.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from functools import lru_cache
 
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import COPY_ENGINE_KERNELS, CollectiveSize, Kernel, KernelClass
 from neusight.predictors.physics.communication.channels import has_clusters
 from neusight.predictors.physics.communication.collective import channels_of
 from neusight.predictors.physics.gemm import CONSTANTS
-from neusight.predictors.physics.launch_geometry import effective_waves
 from neusight.predictors.physics.physical_time import Bound
 from neusight.predictors.physics.roofline import wire_bytes
 
@@ -38,8 +37,6 @@ _DRAM_PASSES = 2.0
 #: even where the bytes that it moves are most of its time.
 _OF_TILES = frozenset({KernelClass.GEMM, KernelClass.CONVOLUTION, KernelClass.ATTENTION})
 _OF_ROWS = frozenset({KernelClass.NORMALIZATION, KernelClass.SOFTMAX, KernelClass.REDUCTION})
-
-_MOST_KEPT = 4096
 
 
 @dataclass(frozen=True)
@@ -107,7 +104,10 @@ def slowdown(kernel: Kernel, bound: Bound, beside: Contention, *, num_waves: flo
     return _more_waves(num_waves, left) if kernel.kernel_class in _OF_TILES else 1.0 / left
 
 
-@lru_cache(maxsize=_MOST_KEPT)
 def _more_waves(num_waves: float, left: float) -> float:
-    tail = CONSTANTS.tail_cost
-    return float(effective_waves(num_waves / left, tail) / effective_waves(num_waves, tail))
+    return _effective(num_waves / left) / _effective(num_waves)
+
+
+def _effective(num_waves: float) -> float:
+    """As `effective_waves`, of one kernel."""
+    return max(1.0, num_waves + CONSTANTS.tail_cost * (math.ceil(num_waves) - num_waves))
