@@ -71,8 +71,9 @@ class SessionOptions:
 
     `stated` is what the user says of the program, for `Recording.options`. A loop that is recorded
     ends after `steady_steps` equal steps or `max_ops` ops (None: by itself). `compiles_models`
-    compiles the program's models, which it does not ask for itself. Without `with_operators` none
-    are recorded: nobody will look at them. With `has_view` the process has
+    compiles the program's models, which it does not ask for itself. `with_functions` records Python
+    functions around operators, with stacks; without `with_operators` neither is recorded: nobody
+    will look at them. With `has_view` the process has
     a copy-on-write view of the file system, so that it writes where it says. `link` leads from
     `rank` to those that run beside it; what waits for other processes in vain ends after `wait_s`
     seconds.
@@ -82,6 +83,7 @@ class SessionOptions:
     on_out_of_memory: Literal["report", "raise"] = "report"
     strict: bool = False
     with_stack: bool = False
+    with_functions: bool = False
     virtual_time: bool = False
     allow_writes: bool = False
     has_view: bool = False
@@ -246,6 +248,7 @@ class Session:
             max_ops=options.max_ops,
             why_unmapped=why_unmapped if options.strict else None,
             stacks=CallStacks(self._folder, caller) if options.with_stack else None,
+            with_functions=options.with_functions,
         )
         self._undo.callback(setattr, Session, "_current", None)
         Session._current = self
@@ -420,8 +423,8 @@ class forecast_on:  # a context manager reads as a verb
     `neusight.calibrate` made of measurements on that GPU, or its file; `on_trace_ready` is called
     with the forecast when the block ends; `on_out_of_memory="raise"` raises
     torch.OutOfMemoryError where the GPU would; `with_stack` keeps the program's lines that led to
-    each op and allocation; `strict` raises UnmappedOpError at the first op
-    without a mapping to kernels.
+    each op and allocation, and shows Python functions in the trace; `strict` raises
+    UnmappedOpError at the first op without a mapping to kernels.
 
     Files that were there before are not changed: what the block writes, moves and removes it sees
     itself, and it is gone at the end, new files included. `keep_writes` is a folder that collects
@@ -481,6 +484,7 @@ class forecast_on:  # a context manager reads as a verb
             on_out_of_memory=on_out_of_memory,
             strict=strict,
             with_stack=with_stack,
+            with_functions=with_stack,
             allow_writes=allow_writes,
             keep_writes=keep_writes,
             rank=stated_rank(

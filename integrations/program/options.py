@@ -79,6 +79,7 @@ class ProgramOptions:
     samples: int | None = None
     tokens: int | None = None
     with_stack: bool = False
+    with_functions: bool = False
     quiet: bool = False
     allow_writes: bool = False
     keep_writes: str | None = None

@@ -209,6 +209,7 @@ def _session_options(
         on_out_of_memory=options.out_of_memory,
         strict=options.strict,
         with_stack=options.with_stack,
+        with_functions=options.with_functions,
         virtual_time=True,
         allow_writes=options.allow_writes,
         has_view=options.has_view,

@@ -163,7 +163,7 @@ class CallStacks:
 
     def __init__(self, folder: Path | None = None, caller: CodeType | None = None) -> None:
         self.folder = f"{Path.cwd() if folder is None else folder}/"
-        self._caller = caller
+        self.caller = caller
         self._names: dict[int, str] = {}
         self._stacks: dict[tuple[int, ...], CallStack] = {}
         self._keep: list[CodeType] = []
@@ -175,7 +175,7 @@ class CallStacks:
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             code = frame.f_code
-            if code is self._caller:
+            if code is self.caller:
                 break
             number = id(code)  # a code object's own hash reads all of it
             name = names.get(number)
@@ -194,7 +194,7 @@ class CallStacks:
     def _lines_from(self, frame: FrameType | None) -> CallStack:
         lines: list[str] = []
         below_cell = 0
-        while frame is not None and frame.f_code is not self._caller:
+        while frame is not None and frame.f_code is not self.caller:
             name = self._names[id(frame.f_code)]
             if name:
                 lines.append(f"{name}:{frame.f_lineno}")
@@ -210,6 +210,21 @@ class CallStacks:
         if str(frame.f_globals.get("__name__")).startswith("neusight."):  # from another folder
             return ""
         return file_name(frame.f_code.co_filename, self.folder)
+
+
+def path_name(filename: str, folder: str) -> str:
+    """How the file of any code is named, without the path of where such files are; `folder` with a
+    slash at its end.
+
+    >>> path_name("/usr/lib/python3/site-packages/torch/_tensor.py", "/home/ada/")
+    'torch/_tensor.py'
+    """
+    if name := _cell_of(filename) or _inside_packages(filename):
+        return name
+    for begin in (folder, f"{_STANDARD_LIBRARY}/"):
+        if filename.startswith(begin):
+            return filename.removeprefix(begin)
+    return filename if filename.startswith("<") else Path(filename).name
 
 
 def file_name(filename: str, folder: str) -> str:

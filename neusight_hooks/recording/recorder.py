@@ -22,6 +22,7 @@ from neusight.recording.dispatch.fake_kernels import Devices, FakeKernels
 from neusight.recording.dispatch.math_settings import MathSettings
 from neusight.recording.dispatch.op_cache import KnownOp, OpCache, Output, cache_key
 from neusight.recording.dispatch.operator_calls import OperatorCalls
+from neusight.recording.dispatch.python_functions import PythonFunctions
 from neusight.recording.dispatch.torchscript import (
     is_number,
     is_traced,
@@ -89,6 +90,7 @@ class Recorder:
         max_ops: int | None = None,
         why_unmapped: Callable[[OpSignature], str] | None = None,
         stacks: CallStacks | None = None,
+        with_functions: bool = False,
     ) -> None:
         self.warnings: list[str] = []
         self.current_stream = 0
@@ -105,7 +107,8 @@ class Recorder:
         self.cutter = StepCutter(
             self.tape, self.attribution, self.storages, steady_steps, self.inputs.may_draft
         )
-        self.operators = OperatorCalls(self.tape, self.mode, lambda: bool(self.doing))
+        functions = PythonFunctions(stacks) if stacks is not None and with_functions else None
+        self.operators = OperatorCalls(self.tape, self.mode, lambda: bool(self.doing), functions)
         self.cutter.on_step.subscribe(StepsToFollow(self.operators).step_ends)
         self.fake_kernels = FakeKernels(self.mode, self.devices)
         self.pinned = PinnedMemory(self.mode)

@@ -300,13 +300,15 @@ class ModelInput:
     something else (`length` 0; `samples` 0 where they are not known). `is_decode`: one new token
     for each sequence, after those that entered before. `drafted`: so many of the tokens are
     proposals that it verifies (speculative decoding), made by the `draft_calls` calls of another
-    model before this one; 0 where they were found otherwise."""
+    model before this one; 0 where they were found otherwise. `has_cache`: a prompt, or the next
+    part of one, that is given what the call before made (keys and values of the tokens so far)."""
 
     samples: int
     length: int
     is_decode: bool = False
     drafted: int = 0
     draft_calls: int = 0
+    has_cache: bool = False
 
 
 Entry = (
@@ -371,7 +373,8 @@ class Operator(NamedTuple):
     """An operator that torch's dispatcher called around entries of a step, or between them: it
     begins before the entry `first` and ends before the entry `last`. `depth` operators
     enclose it; they stand before it in the step. `is_node`: what autograd's engine runs in
-    backward; a node itself has its `sequence_nr`, relative to the start of the step."""
+    backward; a node itself has its `sequence_nr`, relative to the start of the step.
+    `is_function`: a Python function of the program's main thread, where stacks are recorded."""
 
     name: str
     first: int
@@ -379,6 +382,7 @@ class Operator(NamedTuple):
     depth: int = 0
     is_node: bool = False
     sequence_nr: int | None = None
+    is_function: bool = False
 
 
 @dataclass(frozen=True)

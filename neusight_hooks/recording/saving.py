@@ -76,8 +76,8 @@ _MOST_REPLAYED = 2_000_000
 
 T = TypeVar("T")
 
-#: A `ModelInput` of drafted tokens, with what is 0 of others.
-_VERIFIED = "verified_input"
+#: A `ModelInput` of drafted tokens, with what is 0 of others; one with a cache, with all.
+_VERIFIED, _CONTINUED = "verified_input", "continued_input"
 
 _PLAIN: dict[str, type] = {
     "empty_cache": EmptyCache,
@@ -87,8 +87,9 @@ _PLAIN: dict[str, type] = {
     "mark": Mark,
     "model_input": ModelInput,
     _VERIFIED: ModelInput,
+    _CONTINUED: ModelInput,
 }
-_NAME_OF = {kind: name for name, kind in _PLAIN.items() if name != _VERIFIED}
+_NAME_OF = {kind: name for name, kind in _PLAIN.items() if name not in (_VERIFIED, _CONTINUED)}
 _ENTRIES = frozenset({"a", "p", "f", "s", *_PLAIN})
 
 
@@ -195,12 +196,14 @@ def _encode(recording: Recording) -> dict[str, Any]:
         if isinstance(entry, Synchronize):
             stack = stacks.number(entry.stack)
             return ["s", entry.reason, entry.source, entry.stream, entry.event, stack]
-        names = type(entry).__slots__
+        values = [getattr(entry, name) for name in type(entry).__slots__]
         if isinstance(entry, ModelInput):
-            if entry.drafted:
-                return [_VERIFIED, *(getattr(entry, name) for name in names)]
-            names = names[:3]
-        return [_NAME_OF[type(entry)], *(getattr(entry, name) for name in names)]
+            if entry.has_cache:
+                return [_CONTINUED, *values]
+            return (
+                [_VERIFIED, *values[:-1]] if entry.drafted else [_NAME_OF[ModelInput], *values[:3]]
+            )
+        return [_NAME_OF[type(entry)], *values]
 
     steps = [
         [step.kind, step.count, [encode_entry(entry) for entry in step.entries]]
@@ -234,19 +237,24 @@ def _encode(recording: Recording) -> dict[str, Any]:
 
 def _encode_operators(steps: Sequence[Step]) -> dict[str, Any]:
     """The operators of each step by its number, and their names, which they give by number."""
-    numbers: dict[tuple[str, bool], int] = {}
+    numbers: dict[tuple[str, bool, bool], int] = {}
     rows = [
         [
             at,
             [
-                [numbers.setdefault((name, is_node), len(numbers)), first, last, depth, sequence]
-                for name, first, last, depth, is_node, sequence in step.operators
+                [
+                    numbers.setdefault((name, is_node, is_function), len(numbers)),
+                    first, last, depth, sequence,
+                ]
+                for name, first, last, depth, is_node, sequence, is_function in step.operators
             ],
         ]
         for at, step in enumerate(steps)
         if step.operators
-    ]
-    return {"operator_names": [list(name) for name in numbers], "operators": rows} if rows else {}
+    ]  # fmt: skip
+    names = {"operator_names": [list(name[:2]) for name in numbers], "operators": rows}
+    functions = [number for (*_, is_function), number in numbers.items() if is_function]
+    return {**names, "python_functions": functions} if rows else {}
 
 
 def _encode_signature(signature: OpSignature) -> Any:
@@ -330,6 +338,7 @@ _ROWS: dict[str, tuple[_Check, ...]] = {
     "mark": (_is_text, _is_one_of(MarkKind), _is_text, _is_text),
     "model_input": (_is_text, is_count, is_count, _is_flag),
     _VERIFIED: (_is_text, is_count, is_count, _is_flag, is_count, is_count),
+    _CONTINUED: (_is_text, is_count, is_count, _is_flag, is_count, is_count, _is_flag),
     "step": (_is_one_of(StepKind), is_count, lambda value: isinstance(value, list)),
     "batch": (is_count, _is_none_or(is_count), _is_none_or(is_count), _is_text,
               _is_one_of(BatchSource)),
@@ -481,6 +490,8 @@ def _decode_steps(
         at, *batch = _row("batch", row)
         steps[at] = replace(_at(steps, at), batch=Batch(*batch))
     names = [_row("operator_name", row) for row in document.items("operator_names", default=[])]
+    functions = document.items("python_functions", default=[])
+    names = [[*name, number in functions] for number, name in enumerate(names)]
     for row in document.items("operators", default=[]):  # as above
         at, rows = _row("operators", row)
         operators = tuple(_decode_operators(rows, names, len(_at(steps, at).entries)))
@@ -495,7 +506,7 @@ def _decode_operators(
     begun = 0
     for row in rows:
         number, first, last, depth, sequence = _row("operator", row)
-        name, is_node = _at(names, number)
+        name, is_node, is_function = _at(names, number)
         if depth > len(around) or not begun <= first <= last <= num_entries:
             raise _Damage(f"{shown(row)} is no operator of {num_entries} entries")
         del around[depth:]
@@ -503,7 +514,7 @@ def _decode_operators(
             raise _Damage(f"{shown(row)} ends after the operator around it")
         around.append(last)
         begun = first
-        yield Operator(name, first, last, depth, is_node, sequence)
+        yield Operator(name, first, last, depth, is_node, sequence, is_function)
 
 
 def _require_short_replay(entries: Sequence[Entry], count: int) -> None:

@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Generic, ParamSpec, cast
+from typing import ClassVar, Generic, NamedTuple, ParamSpec, cast
 
 from neusight.recording.call_stack import CallStack, CallStacks, call_site
 from neusight.recording.recording import (
@@ -96,8 +96,10 @@ class TapedInput:
     `is_inference`: a call without gradients; `is_function`: of a compiled function;
     `follows_encoder`: of a module after another one; `is_decode`: of token ids, one new for each
     sequence; `is_prompt`: of the ids before those that another function decodes; `drafted`: with so
-    many proposed tokens, which are verified, made by `draft_calls` of another model; `is_product`:
-    no call, but a product of data with what is trained, outside of modules.
+    many proposed tokens, which are verified, made by `draft_calls` of another model; `has_cache`:
+    of token ids, with tensors that the call before made, which are the storages from
+    `first_storage` to `last_storage`; `is_product`: no call, but a product of data with what is
+    trained, outside of modules.
     `owner` is the same for all of one loader, module or function; `tensor` for all calls with the
     same values, None where that is not known. `origin` is the call whose output the input is made
     of. Autograd's numbers of what the call computed begin with `first_sequence` and end before
@@ -119,6 +121,9 @@ class TapedInput:
     is_prompt: bool = False
     drafted: int = 0
     draft_calls: int = 0
+    has_cache: bool = False
+    first_storage: int = 0
+    last_storage: int = 0
     is_product: bool = False
     tensor: object = None
     origin: TapedInput | None = None
@@ -163,12 +168,31 @@ class TapedCalls:
     is_empty: bool = False
 
 
+class PythonCall(NamedTuple):
+    """A Python function runs, called at an instruction of the one around it."""
+
+    name: str
+    called_at: int
+
+
+@dataclass(slots=True, eq=False)
+class TapedFunctions:
+    """These Python functions run before the next entry, from the outermost on. No entry of a step:
+    they are among the step's `operators`."""
+
+    functions: tuple[PythonCall, ...]
+
+
+#: What is no entry of a step, but says what ran around its entries.
+AROUND_ENTRIES = (TapedCalls, TapedFunctions)
+
 #: One thing that happened.
 SingleEntry = (
     TapedOp
     | TapedAlloc
     | TapedCalls
     | TapedFree
+    | TapedFunctions
     | TapedInput
     | EmptyCache
     | EventRecord
@@ -197,7 +221,7 @@ class RepeatedCall:
         that order; None where it did more: slept, waited but for a copy, or freed what others made.
         Operators are not repeated.
         """
-        entries = [entry for entry in entries if not isinstance(entry, TapedCalls)]
+        entries = [entry for entry in entries if not isinstance(entry, AROUND_ENTRIES)]
         allocated: dict[int, int] = {}
         freed: set[int] = set()
         for position, entry in enumerate(entries):

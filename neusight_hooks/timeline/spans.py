@@ -11,7 +11,17 @@ from neusight.recording.recording import ModelInput, OpCall, Replay
 
 Thread = Literal["main", "autograd"]
 SpanKind = Literal[
-    "op", "operator", "node", "module", "annotation", "compiled", "launch", "event", "sync", "work"
+    "op",
+    "operator",
+    "node",
+    "function",
+    "module",
+    "annotation",
+    "compiled",
+    "launch",
+    "event",
+    "sync",
+    "work",
 ]
 
 
@@ -21,6 +31,7 @@ class HostSpan(NamedTuple):
     kind "op": `call` is the op; "operator": one that calls ops, or that an op calls
     (`call`, if it launches the op's kernels); "node": an
     autograd node around backward ops (two, one in the other, as the profiler shows them);
+    "function": a Python function;
     "module": an nn.Module's forward, `name` its path and `detail` its class; "annotation":
     record_function and the like; "compiled": code of torch.compile, and what it does before its
     first kernel; "launch": a runtime call with the `correlation` of its kernel, or of all kernels

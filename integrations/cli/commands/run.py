@@ -97,6 +97,9 @@ def add_arguments(run: argparse.ArgumentParser) -> None:
 
 def _add_outputs(run: argparse.ArgumentParser) -> None:
     run.add_argument("--trace", metavar="DIR", help="write a trace for TensorBoard there")
+    run.add_argument("--with-stack", action="store_true",
+                     help="with --trace: show the Python functions around operators, "
+                     "too")  # fmt: skip
     run.add_argument("--chakra", metavar="DIR",
                      help="write Chakra execution traces there, for ASTRA-sim")  # fmt: skip
     add_options(run, "--json")
@@ -242,7 +245,8 @@ def _program_options(options: argparse.Namespace, start: Launched | None) -> Pro
         samples=options.samples,
         tokens=options.tokens,
         # `compare` shows the lines behind what differs.
-        with_stack=options.max_memory is not None or options.save is not None,
+        with_stack=bool(options.max_memory is not None or options.save or options.with_stack),
+        with_functions=options.with_stack,
         # The verdict is made without them.
         with_operators=any((options.trace, options.json, options.html, options.save)),
         rank=rank_options(options, start),

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from neusight.fake_cuda.patching import Patches
 from neusight.recording.recording import Alloc, Entry, Free, HostWork, StorageRef
 from neusight.recording.tape import (
+    AROUND_ENTRIES,
     SingleEntry,
     TapedAlloc,
-    TapedCalls,
     TapedFree,
     TapedInput,
     TapedOp,
@@ -51,7 +51,7 @@ class SimulatedClock:
         self._scheduler.feed(
             self._as_entry(taped)
             for taped in fresh
-            if not isinstance(taped, (TapedCalls, TapedInput))
+            if not isinstance(taped, (*AROUND_ENTRIES, TapedInput))
         )
 
     def _as_entry(self, taped: Entry | TapedAlloc | TapedFree | TapedOp) -> Entry:

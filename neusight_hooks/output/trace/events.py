@@ -175,7 +175,8 @@ class EventLog:
         self, name: str, thread: Thread, start_ns: int, end_ns: int, number: int,
         parent: int | None, args: str,
     ) -> None:  # fmt: skip
-        """A Python function on a thread of the host, with the next index."""
+        """A Python function on a thread of the host, with the next index; `args` end with a comma
+        where there are any."""
         category = "python_function"
         begin = self._begins.get((category, name, thread)) or self._begin(category, name, thread)
         lasts = end_ns - start_ns if end_ns > start_ns else 0
@@ -312,7 +313,7 @@ def _lines(rows: Iterable[_Row], offset: Counters) -> list[str]:
             outer = "null" if parent is None else parent + functions
             lines.append(
                 f'{begin}{(start + time_ns) / 1000},"dur":{lasts / 1000},"args":{{'
-                f'"Python parent id":{outer},"Python id":{number + functions},{args},'
+                f'"Python parent id":{outer},"Python id":{number + functions},{args}'
                 f'"Ev Idx":{index + indices}}}}}'
             )
         else:

@@ -127,6 +127,8 @@ def trace_text(
         )
     trace["record_shapes"] = int(record_shapes)
     trace["profile_memory"] = int(shown_memory is not None)
+    if any(span.kind == "function" for span in shown.host):
+        trace["with_stack"] = 1
     trace["with_modules"] = int(with_modules)
     trace["neusight"] = {
         "forecast": True,

@@ -142,8 +142,8 @@ class HostLanes:
             self._op(position, span, start, end)
         elif kind == "node":
             self._node(position, span, start, end)
-        elif kind == "module":
-            self._module(position, span, start, end)
+        elif kind in ("module", "function"):
+            self._function(position, span, start, end)
         elif kind in ("launch", "event", "sync"):
             self._runtime(position, span)
         elif kind == "compiled":
@@ -318,14 +318,17 @@ class HostLanes:
 
     # -- modules and runtime calls
 
-    def _module(self, position: int, span: HostSpan, start: int, end: int) -> None:
-        if self._modules is None:
-            return
-        name, number = self._modules.named(span)
-        python = self._python[position] = self._log.new_function()
+    def _function(self, position: int, span: HostSpan, start: int, end: int) -> None:
+        """A Python function, or the forward of a module."""
+        name, own = span.name, ""
+        if span.kind == "module":
+            if self._modules is None:
+                return
+            name, number = self._modules.named(span)
+            own = f'"Python module id":{number},'
         parent = _enclosing(span.parent, self._spans, self._python)
-        args = f'"Python module id":{number}'
-        self._log.function(name, span.thread, start, end, python, parent, args)
+        function = self._python[position] = self._log.new_function()
+        self._log.function(name, span.thread, start, end, function, parent, own)
 
     def _runtime(self, position: int, span: HostSpan) -> None:
         """A call of the runtime, and what it launched."""
@@ -381,7 +384,7 @@ class _Modules:
         if known is None:
             instance = self._per_class.get(span.detail, 0)
             self._per_class[span.detail] = instance + 1
-            known = (f"nn.Module: {span.detail or 'Module'}_{instance}", len(self._known))
+            known = (f"nn.Module: {span.detail or 'Module'}_{instance}", instance)
             self._known[(span.detail, span.name)] = known
         return known
 

@@ -46,6 +46,6 @@ def write_memory_events(
             time_ns = max(first_ns, min(time_ns, last_ns))
         args = (
             f'"Total Reserved":{event.reserved},"Total Allocated":{event.allocated},'
-            f'"Bytes":{event.num_bytes},"Addr":{event.address},{of_device}'
+            f'"Bytes":{event.num_bytes},{of_device},"Addr":{event.address},"finished":false'
         )
         log.instant("cpu_instant_event", "[memory]", time_ns, thread, args)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 
 from neusight.recording.dispatch.operator_history import Key, OperatorHistory
+from neusight.recording.dispatch.python_functions import PythonFunctions
 from neusight.recording.recording import COMPILED_CODE, UNSEEN
 from neusight.recording.tape import (
     CPU_WORK,
@@ -19,6 +20,7 @@ from neusight.recording.tape import (
     TapedAlloc,
     TapedCalls,
     TapedFree,
+    TapedFunctions,
     TapedOp,
     TapeEntry,
 )
@@ -74,12 +76,16 @@ class OperatorCalls:
 
     `begins` is the callback of a source; ends are asked for when something else happens. What
     an op on the GPU calls while it is answered without a GPU is not the program's and is left out;
-    the operator of the op itself is the recorded `OpCall`. While the program repeats what it did
+    the operator of the op itself is the recorded `OpCall`. `functions` shows the Python functions
+    around operators, where they are wanted. While the program repeats what it did
     before, the source is switched off, and its operators are those from before. `is_elsewhere` says
     whether neusight or torch does other work than the program's.
     """
 
-    def __init__(self, tape: Tape, mode: ForecastMode, is_elsewhere: Callable[[], bool]) -> None:
+    def __init__(
+        self, tape: Tape, mode: ForecastMode, is_elsewhere: Callable[[], bool],
+        functions: PythonFunctions | None = None,
+    ) -> None:  # fmt: skip
         #: Whether operators are followed now.
         self.is_on = False
         #: Whether the source is switched on: not where they are those from before.
@@ -87,6 +93,7 @@ class OperatorCalls:
         #: Whether an op is answered: what that calls is not the program's.
         self.is_answering = False
         self._is_elsewhere = is_elsewhere
+        self._functions = functions
         self._tape = tape
         self._mode = mode
         self._main = threading.get_ident()
@@ -134,7 +141,10 @@ class OperatorCalls:
         self._running.clear()
         self._num_unseen = 0
         self._history.begin()
-        self._tape.write_calls(self._writer() if wanted else None)
+        writer = self._writer()
+        if self._functions is not None:
+            writer = self._functions.with_calls(writer, self._tape.entries)
+        self._tape.write_calls(writer if wanted else None)
 
     def _listen(self, wanted: bool) -> None:
         assert self._source is not None
@@ -172,7 +182,7 @@ class OperatorCalls:
         history, node = self._history, _node_of(op)
         if not self.is_listening:
             calls = history.add_gap(key, self._something_new(node))
-        elif key is not None or self._has_calls():
+        elif self.note_ends() or key is not None:
             calls = history.add(key, self._events(key, node))
         else:
             return
@@ -183,10 +193,6 @@ class OperatorCalls:
             self._sequence = None
         elif self._num_seen >= _MOST_SEEN:
             self.follow(False)
-
-    def _has_calls(self) -> bool:
-        self.note_ends()
-        return bool(self._calls)
 
     def _events(self, key: Key, node: _Node | None) -> tuple[CallEvent, ...]:
         """What operators did since the last entry."""
@@ -293,14 +299,15 @@ class OperatorCalls:
             known[name] = None if is_none else token
         return known[name]
 
-    def note_ends(self) -> None:
-        """Writes that those operators ended which did."""
-        running = self._running
+    def note_ends(self) -> bool:
+        """Writes that those operators ended which did; whether anything is to be written."""
+        running, calls = self._running, self._calls
         if running:
-            calls, has_ended = self._calls, self._has_ended
+            has_ended = self._has_ended
             while running and has_ended(running[-1]):
                 del running[-1]
                 calls.append(None)
+        return bool(calls)
 
     def _is_in_lane(self) -> bool:
         """Whether this is the program's main thread, or one that runs its backward meanwhile."""
@@ -369,7 +376,7 @@ class OperatorCalls:
 def _last_op(entries: Sequence[TapeEntry]) -> TapedOp | None:
     """The last entry that is not about memory, if it is an op."""
     for entry in reversed(entries):
-        if not isinstance(entry, (TapedAlloc, TapedFree, TapedCalls)):
+        if not isinstance(entry, (TapedAlloc, TapedFree, TapedCalls, TapedFunctions)):
             return entry if isinstance(entry, TapedOp) else None
     return None
 

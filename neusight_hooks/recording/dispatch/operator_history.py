@@ -43,7 +43,6 @@ class OperatorHistory:
         #: Whether one was found since somebody last asked before which operators matter.
         self.has_new_gaps = False
         self._latest: dict[Key, TapedCalls] = {}
-        self._gaps: dict[object, TapedCalls] = {}  # by what they do and what is known of them
         self._alike: TapedCalls | None = None  # before an earlier entry like the last one
         self._num_alike = self._num_changes = 0
         self._key: Key = None  # of the last entry
@@ -87,15 +86,13 @@ class OperatorHistory:
     def add_gap(self, key: Key, events: tuple[CallEvent, ...]) -> TapedCalls:
         """An entry comes that did not come here before; operators did this, and perhaps more."""
         running = running_after(events, self.last.running)
-        calls = self._gaps.get((key, events, running))
-        if calls is None or not calls.is_gap:
-            calls = TapedCalls(events, running, is_gap=True)
-            self._gaps[key, events, running] = calls
-            self.num_gaps += 1
+        calls = TapedCalls(events, running, is_gap=True)
+        self.num_gaps += 1
         # Before a mark, which the timeline has by itself, only what is no op may be missing.
         self.has_new_gaps = self.has_new_gaps or not _is_mark(key)
         for distance, earlier in enumerate(reversed(self.path), start=1):
-            if all(token.is_node for token in earlier.running):
+            is_before_node = not earlier.running or earlier.running != running
+            if is_before_node and all(token.is_node for token in earlier.running):
                 earlier.gaps = [*earlier.gaps, (calls, distance)]
                 break
         self._alike, self._num_alike, self._num_changes = None, 0, 0

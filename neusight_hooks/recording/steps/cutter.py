@@ -23,11 +23,11 @@ from neusight.recording.steps.period_detection import (
 from neusight.recording.steps.writer import StepWriter
 from neusight.recording.storages import StorageWatch
 from neusight.recording.tape import (
+    AROUND_ENTRIES,
     MOST_DRAFTS,
     EnoughSteps,
     Listeners,
     Tape,
-    TapedCalls,
     TapedFree,
     TapedInput,
     TapedOp,
@@ -409,7 +409,7 @@ class StepCutter:
         if not self._explicit and all(step.kind == "setup" for step in self.steps):
             self._cut_repeated()
         entries = self._tape.entries
-        if any(type(entry) not in (TapedCalls, TapedFree, TapedInput) for entry in entries):
+        if any(type(entry) not in (*AROUND_ENTRIES, TapedFree, TapedInput) for entry in entries):
             is_round = self._num_rounds > 0 and _kind_of(entries) == "train"
             works = is_round or _has_forward(self._tape.entries) or not self.steps
             self._close(kind=None if works else "setup")
@@ -501,7 +501,7 @@ class StepCutter:
         self.lookahead.begin(self._tape.gpu_ops)
         self._forward_ends = []
         self.backward_seen = False
-        if any(type(entry) not in (TapedCalls, TapedInput) for entry in taped):
+        if any(type(entry) not in (*AROUND_ENTRIES, TapedInput) for entry in taped):
             kind = kind or _kind_of(taped)
             batch = batch_of_step(taped, trains=kind == "train", rolls_out=self._is_on_policy)
             entries = self.writer.write(taped)

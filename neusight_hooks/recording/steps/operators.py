@@ -10,7 +10,13 @@ from typing import SupportsIndex, overload
 
 from neusight.recording.dispatch.operator_calls import OperatorCalls
 from neusight.recording.recording import Alloc, Entry, Free, HostWork, Mark, OpCall, Operator, Step
-from neusight.recording.tape import CallToken, TapedCalls
+from neusight.recording.tape import (
+    CallEvent,
+    CallToken,
+    PythonCall,
+    TapedCalls,
+    TapedFunctions,
+)
 
 
 class _ReadLater(Sequence[Operator]):
@@ -35,45 +41,116 @@ class _ReadLater(Sequence[Operator]):
         return iter(self._all)
 
 
+#: What operators did, or which functions ran, before the entry at a position.
+Run = tuple[int, TapedCalls | TapedFunctions]
+
+
 class StepOperators(_ReadLater):
     """The operators of one step with these `entries`. `runs` say before which of them, by their
-    positions, operators began and ended."""
+    positions, operators began and ended, and which Python functions ran."""
 
-    def __init__(self, runs: Sequence[tuple[int, TapedCalls]], entries: Sequence[Entry]) -> None:
+    def __init__(self, runs: Sequence[Run], entries: Sequence[Entry]) -> None:
         self._runs = runs
         self._entries = entries
 
     def __bool__(self) -> bool:
-        events = (event for _, calls in self._runs for event in calls.events)
-        return any(isinstance(event, CallToken) for event in events)
+        return any(
+            isinstance(event, CallToken)
+            for _, run in self._runs
+            if isinstance(run, TapedCalls)
+            for event in run.events
+        )
 
     @cached_property
     def _all(self) -> tuple[Operator, ...]:
-        begun: list[tuple[str, int]] = []
-        others: list[tuple[int, bool]] = []
-        lasts: list[int] = []
-        numbers: list[int | None] = []
-        open_: list[int] = []  # positions of those that have not ended
-        bases = _numbers_in_nodes(self._entries)
-        for position, calls in self._runs:
-            for event in calls.events:
-                if isinstance(event, CallToken):
-                    begun.append((event.name, position))
-                    others.append((len(open_), event.is_node))
-                    open_.append(len(lasts))
-                    lasts.append(len(self._entries))  # what is still open ends with the step
-                    numbers.append(None)
-                elif event is not None:
-                    base = bases[position]
-                    numbers[-1] = None if base is None else base + event
-                elif open_:  # else it began in the step before
-                    lasts[open_.pop()] = position
+        found = _Opened(_numbers_in_nodes(self._entries))
+        functions: TapedFunctions | None = None
+        for position, run in self._runs:
+            if isinstance(run, TapedCalls):
+                for event in run.events:
+                    if event is not None and functions is not None:
+                        found.run(functions, position)
+                        functions = None
+                    found.add(event, position)
+            if functions is not None:
+                found.run(functions, position)
+            functions = run if isinstance(run, TapedFunctions) else None
+        return found.closed(len(self._entries))
+
+
+class _Opened:
+    """Operators in the order in which they begin, and those that have not ended."""
+
+    def __init__(self, numbers: Sequence[int | None]) -> None:
+        self._numbers = numbers
+        self._begun: list[tuple[str, int, int, bool, bool]] = []
+        self._lasts: list[int] = []
+        self._sequences: list[int | None] = []
+        self._open: list[int] = []  # places among them
+        self._functions: list[tuple[int, PythonCall]] = []  # the functions among those, by places
+        self._num_ended = 0  # operators that ended with the function around them
+
+    def add(self, event: CallEvent, position: int) -> None:
+        """An operator begins, has a number, or the innermost ends."""
+        if isinstance(event, CallToken):
+            self._begin(event.name, position, is_node=event.is_node)
+        elif event is not None:
+            base = self._numbers[position]
+            self._sequences[-1] = None if base is None else base + event
+        elif self._num_ended:
+            self._num_ended -= 1
+        else:
+            place = len(self._open) - 1
+            while place >= 0 and self._functions and self._is_function(self._open[place]):
+                place -= 1
+            if place >= 0:  # else it began in the step before
+                self._end(self._open[place], position)
+
+    def run(self, taped: TapedFunctions, position: int) -> None:
+        """These Python functions run: others have ended, and what they called."""
+        same = 0
+        for (_, known), call in zip(self._functions, taped.functions, strict=False):
+            if known != call:
+                break
+            same += 1
+        if same < len(self._functions):
+            self._num_ended += self._end(self._functions[same][0], position)
+        for call in taped.functions[same:]:
+            self._functions.append((len(self._begun), call))
+            self._begin(call.name, position, is_function=True)
+
+    def closed(self, num_entries: int) -> tuple[Operator, ...]:
+        """All of them; what is still open ends with the step."""
+        for place in self._open:
+            self._lasts[place] = num_entries
         return tuple(
-            Operator(name, first, last, depth, is_node, number)
-            for (name, first), last, (depth, is_node), number in zip(
-                begun, lasts, others, numbers, strict=True
+            Operator(name, first, last, depth, is_node, sequence, is_function)
+            for (name, first, depth, is_node, is_function), last, sequence in zip(
+                self._begun, self._lasts, self._sequences, strict=True
             )
         )
+
+    def _is_function(self, place: int) -> bool:
+        return self._begun[place][-1]
+
+    def _begin(
+        self, name: str, position: int, *, is_node: bool = False, is_function: bool = False
+    ) -> None:
+        self._begun.append((name, position, len(self._open), is_node, is_function))
+        self._open.append(len(self._lasts))
+        self._lasts.append(position)
+        self._sequences.append(None)
+
+    def _end(self, outermost: int, position: int) -> int:
+        """What began at a place ends, with all in it; how many operators these are."""
+        num_operators = 0
+        while self._open and self._open[-1] >= outermost:
+            place = self._open.pop()
+            self._lasts[place] = position
+            num_operators += not self._is_function(place)
+        while self._functions and self._functions[-1][0] >= outermost:
+            self._functions.pop()
+        return num_operators
 
 
 def _numbers_in_nodes(entries: Sequence[Entry]) -> list[int | None]:

@@ -19,14 +19,14 @@ from neusight.recording.recording import (
     StorageRef,
     Synchronize,
 )
-from neusight.recording.steps.operators import StepOperators
+from neusight.recording.steps.operators import Run, StepOperators
 from neusight.recording.storages import StorageWatch
 from neusight.recording.tape import (
+    AROUND_ENTRIES,
     RepeatedCall,
     SingleEntry,
     TapedAlloc,
     TapedCall,
-    TapedCalls,
     TapedFree,
     TapedInput,
     TapedOp,
@@ -68,7 +68,7 @@ class StepWriter:
         self._last, self._last_freed = taped, {}
         entries: list[Entry] = []
         plain: list[SingleEntry] = []
-        runs: list[tuple[int, TapedCalls]] = []
+        runs: list[Run] = []
         ordinal = 0
         for entry in taped:
             if not isinstance(entry, TapedCall):
@@ -103,7 +103,7 @@ class StepWriter:
         base: int | None,
         first_event: int,
         ordinal: int,
-        runs: list[tuple[int, TapedCalls]],
+        runs: list[Run],
         start: int,
     ) -> tuple[list[Entry], int]:
         """Entries, and how many allocations of the step there are behind them. To `runs` is added
@@ -121,7 +121,7 @@ class StepWriter:
                 freed = []
             if isinstance(entry, TapedOp):
                 entries.append(self.call_of(entry, base))
-            elif isinstance(entry, TapedCalls):
+            elif isinstance(entry, AROUND_ENTRIES):
                 runs.append((start + len(entries), entry))
             elif isinstance(entry, TapedAlloc):
                 entries.append(self._alloc_of(entry, ordinal))
@@ -133,8 +133,8 @@ class StepWriter:
             elif entry.is_inference:
                 length = entry.shape[1] if entry.tokens is not None else 0
                 goes_on = entry.is_decode and not entry.follows_encoder
-                drafts = entry.drafted, entry.draft_calls
-                entries.append(ModelInput(entry.samples or 0, length, goes_on, *drafts))
+                more = entry.drafted, entry.draft_calls, entry.has_cache
+                entries.append(ModelInput(entry.samples or 0, length, goes_on, *more))
         freed.sort(key=_storage_of)
         return [*entries, *freed], ordinal
 

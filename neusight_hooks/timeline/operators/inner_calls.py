@@ -80,21 +80,21 @@ _ALWAYS: dict[str, str] = {
     "randn_like": f"{_EMPTY_LIKE} normal_[*]",
     "rand_like": f"{_EMPTY_LIKE} uniform_[*]",
     "bernoulli": f"{_EMPTY_LIKE} bernoulli_[*]",
-    # Copies
-    "stack": "cat[*]",
     # Gathers and scatters
     "gather": "as_strided as_strided *",
+    "scatter_": "as_strided as_strided *",
     "index": "as_strided reshape[view] *",
     "select_backward": f"{_ZEROS} select[as_strided] copy_[*]",
     "slice_backward": f"{_ZEROS} slice[as_strided] copy_[*]",
     "diagonal_backward": f"{_ZEROS} diagonal[as_strided] copy_[*]",
-    "masked_fill": "clone[empty_like[empty] copy_[*]] masked_fill_[*]",
+    "index_add": "copy_[*] *",
     # Elementwise
     "relu": "clamp_min[*]",
     "relu_": "clamp_min_[*]",
     "isnan": "ne[*]",
-    "abs": "empty abs[*]",
+    "abs": "empty abs[resize_ *]",
     "logical_not": "empty logical_not[*]",
+    "floor_divide": "empty *",
     "rsub": "sub[*]",
     "hardtanh": "clamp[to *]",
     "hardtanh_backward": "empty *",
@@ -104,7 +104,9 @@ _ALWAYS: dict[str, str] = {
     # Rows
     "max_pool2d_with_indices_backward": "zero_[fill_[*]] *",
     "_softmax_backward_data": "mul[*] *",
-    "native_group_norm": "empty empty empty *",
+    "_safe_softmax": (
+        "softmax[_softmax[*]] isneginf[*] all[*] scalar_tensor[empty fill_[*]] where[*]"
+    ),
     "cudnn_batch_norm": "empty_like[empty] empty empty view empty empty *",
     "cudnn_batch_norm_backward": "empty empty empty view empty *",
     "cumsum": "to *",
@@ -123,15 +125,17 @@ _ALWAYS: dict[str, str] = {
         f"{_TRANSPOSES_3} {_TRANSPOSES_2} _flash_attention_backward[*] {_TRANSPOSES_3}"
     ),
     "_scaled_dot_product_efficient_attention": (
-        f"{_TRANSPOSES_3} _efficient_attention_forward[*] transpose[as_strided]"
-    ),
-    "_scaled_dot_product_efficient_attention_backward": (
-        f"{_TRANSPOSES_3} {_TRANSPOSES_2} _efficient_attention_backward[*] {_TRANSPOSES_3}"
+        f"{_TRANSPOSES_3} _efficient_attention_forward[empty empty empty empty *] "
+        "transpose[as_strided]"
     ),
     "_scaled_dot_product_cudnn_attention_backward": (
         f"_cudnn_attention_backward[{_EMPTY_LIKE} {_EMPTY_LIKE} {_EMPTY_LIKE} *]"
     ),
 }  # fmt: skip
+
+
+#: The overload of an op that has no name.
+_DEFAULT = "default"
 
 
 def _rows_by_index(index: TensorSpec | None) -> str:
@@ -157,12 +161,13 @@ _FEW_INDICES = 3072
 
 
 def _embedding_dense_backward(signature: OpSignature) -> str:
-    indices = signature.optional_tensor("indices")
-    if indices is None or indices.numel <= _FEW_INDICES:
-        return f"view {_ZEROS} *"
-    first = "" if indices.is_contiguous else _CONTIGUOUS
+    indices = signature.tensor("indices")
+    copied = [f"{_CONTIGUOUS} " for tensor in signature.input_tensors if not tensor.is_contiguous]
+    first = "".join(copied)
+    if indices.numel <= _FEW_INDICES:
+        return f"{first}view {_ZEROS} *"
     sort = "empty_like[empty] empty_like[empty] arange[empty arange[resize_ *]]"
-    return f"{first} view {sort} {_ZEROS} empty empty empty empty empty empty empty *"
+    return f"{first}view {sort} {_ZEROS} empty empty empty empty empty empty empty *"
 
 
 def _fill(signature: OpSignature) -> str:
@@ -206,11 +211,55 @@ def _roll(signature: OpSignature) -> str:
 
 
 def _cat(signature: OpSignature) -> str:
-    return f"narrow[{_SLICE}] *" if len(signature.input_tensors) == 1 else ""
+    """One kernel for all, or a copy for each where there is one or they differ in their type."""
+    parts = signature.input_tensors
+    is_copied = len(parts) == 1 or len({part.dtype for part in parts}) > 1
+    return " ".join([f"narrow[{_SLICE}] *"] * len(parts)) if is_copied else ""
+
+
+def _stack(signature: OpSignature) -> str:
+    """Along another dimension than the last, parts of one are stacked as they are."""
+    dim, parts = signature.by_name.get("dim"), signature.input_tensors
+    rank = len(parts[0].shape)
+    if isinstance(dim, int) and dim % (rank + 1) < rank:
+        return "cat[*] view"
+    return " ".join([f"unsqueeze[{_VIEW}]"] * len(parts)) + " cat[*]"
 
 
 def _index_put(signature: OpSignature) -> str:
-    return _INDEX_PUT if signature.by_name.get("accumulate") is True else "*"
+    if signature.by_name.get("accumulate") is not True:
+        return "*"
+    indices, values = signature.by_name.get("indices"), signature.by_name.get("values")
+    is_vector = isinstance(values, TensorSpec) and len(values.shape) == 1 and values.is_contiguous
+    is_whole = is_vector and isinstance(indices, tuple) and len(indices) == 1
+    # Expanded values are copied; those of a vector that is put into one are not.
+    return _INDEX_PUT.replace(f"{_CONTIGUOUS} ", "") if is_whole else _INDEX_PUT
+
+
+def _masked_fill(signature: OpSignature) -> str:
+    tensor, mask = signature.input_tensors[:2]
+    expanded = "" if tensor.shape == mask.shape else f"expand[{_VIEW}] expand[{_VIEW}] "
+    return f"{expanded}clone[empty_like[empty] copy_[*]] masked_fill_[{_masked_fill_(signature)}]"
+
+
+def _masked_fill_(signature: OpSignature) -> str:
+    tensor, mask = signature.input_tensors[:2]
+    return "*" if tensor.shape == mask.shape else f"expand[{_VIEW}] *"
+
+
+def _sort(signature: OpSignature) -> str:
+    return "copy_[*] *" if signature.overload == "stable" else "sort[copy_[*] *]"
+
+
+def _clamp(signature: OpSignature) -> str:
+    """Between numbers the tensor is brought to the type of the result first."""
+    return "to *" if signature.overload == _DEFAULT else ""
+
+
+def _upsample_backward(signature: OpSignature) -> str:
+    gradient = signature.input_tensors[0]
+    is_dense = gradient.is_contiguous or gradient.is_channels_last
+    return "*" if is_dense else f"{_CONTIGUOUS} *"
 
 
 def _index_put_of_copy(signature: OpSignature) -> str:
@@ -258,12 +307,6 @@ def _reduction(signature: OpSignature) -> str:
     return f"as_strided to[_to_copy[{_TO_COPY}]] *" if is_cast else "as_strided *"
 
 
-def _whole_or_dims(signature: OpSignature) -> str:
-    """A reduction of everything calls that of some dimensions."""
-    inside = _reduction(signature)
-    return inside if signature.overload else f"{_name(signature)}[{inside}]"
-
-
 def _any(signature: OpSignature) -> str:
     if signature.input_tensors[0].numel == 1:
         return "view_as[view] to copy_[*]"
@@ -271,7 +314,7 @@ def _any(signature: OpSignature) -> str:
 
 
 def _extremum(signature: OpSignature) -> str:
-    return "" if signature.overload else "empty as_strided *"
+    return "empty as_strided *" if signature.overload == _DEFAULT else ""
 
 
 def _layer_norm(signature: OpSignature) -> str:
@@ -298,6 +341,27 @@ def _layer_norm_backward(signature: OpSignature) -> str:
     if rows > _MANY_ROWS and columns < _FEW_COLUMNS:
         return f"{begins} empty empty * sum[as_strided *] sum[as_strided *]"
     return f"{begins} *"
+
+
+#: Kernels of group norms (group_norm_kernel.cu) read tensors as views.
+_VIEWS_4 = "view view view view"
+
+
+def _group_norm(signature: OpSignature) -> str:
+    """The scale and shift of each channel are computed first, where there are weights."""
+    has_weights = signature.optional_tensor("weight") is not None
+    if signature.by_name.get("HxW") == 1:
+        return f"empty empty empty * {_VIEWS_4}{' view view' * has_weights} *"
+    return f"empty empty empty * {'empty empty * ' * has_weights}{_VIEWS_4} *"
+
+
+def _group_norm_backward(signature: OpSignature) -> str:
+    wanted = signature.by_name.get("output_mask")
+    mask = wanted if isinstance(wanted, tuple) else (True, True, True)
+    begins = " ".join(["empty"] * (2 + mask.count(True)))
+    of_input = "empty empty empty view view resize_ * * view view view view view view *"
+    of_weights = " *" if any(mask[1:]) else ""
+    return f"{begins} * {of_input if mask[0] else ''}{of_weights}"
 
 
 def _pool(signature: OpSignature) -> str:
@@ -353,10 +417,23 @@ def _cudnn_attention(signature: OpSignature) -> str:
     return f"_cudnn_attention_forward[empty empty {_EMPTY_LIKE}{sums} *]"
 
 
+def _efficient_attention_backward(signature: OpSignature) -> str:
+    """Three gradients, and a fourth of the bias, sums of rows, and a workspace of zeros."""
+    wanted = signature.by_name.get("grad_input_mask")
+    has_bias = isinstance(wanted, tuple) and wanted[-1] is True
+    bias = f"empty {_SLICE} " if has_bias else ""
+    inside = f"empty empty empty {bias}empty empty zero_[fill_[*]] *"
+    return (
+        f"{_TRANSPOSES_3} {_TRANSPOSES_2} _efficient_attention_backward[{inside}] {_TRANSPOSES_3}"
+    )
+
+
 def _foreach(signature: OpSignature) -> str:
-    """One that gives new tensors makes them one by one."""
+    """One that gives new tensors makes them one by one, but for norms of chunks of tensors."""
     if signature.op.endswith("_"):
         return ""
+    if _name(signature) == "_foreach_norm":
+        return f"{_ZEROS} *"
     return " ".join([*["empty_strided"] * len(signature.output_tensors), "*"])
 
 
@@ -372,12 +449,31 @@ def _unbind(signature: OpSignature) -> str:
     return " ".join(["select[as_strided]"] * len(signature.output_tensors))
 
 
+def _copied_for_cudnn(signature: OpSignature, *names: str) -> list[bool]:
+    """Which of these tensors of a convolution are not in the order in which cuDNN reads all of
+    them: NHWC once the image or the weights are."""
+    operands = signature.optional_tensor("input"), signature.optional_tensor("weight")
+    is_nhwc = any(each is not None and each.is_channels_last for each in operands)
+    tensors = map(signature.optional_tensor, names)
+    return [tensor is not None and not _is_in_order(tensor, nhwc=is_nhwc) for tensor in tensors]
+
+
+def _is_in_order(tensor: TensorSpec, *, nhwc: bool) -> bool:
+    """Whether a tensor is dense as NHWC, or NCHW; with one channel or pixel it may be both."""
+    is_both = tensor.shape[1] == 1 or all(size == 1 for size in tensor.shape[2:])
+    if tensor.is_contiguous:
+        return is_both or not nhwc
+    return tensor.is_channels_last and (is_both or nhwc)
+
+
 def _convolution(signature: OpSignature) -> str:
     bias = " reshape[view] add_[*]" if signature.optional_tensor("bias") is not None else ""
     if is_depthwise_of_torch(signature):
         return "_convolution[_conv_depthwise2d[empty resize_ *]]"
     kind = "convolution_transpose" if signature.by_name.get("transposed") is True else "convolution"
-    return f"_convolution[cudnn_{kind}[*]{bias}]"
+    of_image, of_weight = _copied_for_cudnn(signature, "input", "weight")
+    image, weight = f"{_CONTIGUOUS} " * of_image, f"{_CONTIGUOUS} " * of_weight
+    return f"_convolution[{image}cudnn_{kind}[{weight}*]{bias}]"
 
 
 def _convolution_backward(signature: OpSignature) -> str:
@@ -386,10 +482,13 @@ def _convolution_backward(signature: OpSignature) -> str:
     if is_depthwise_of_torch(signature):
         parts = ["empty empty resize_ *", "resize_ *" if of_weight else ""]
     else:
-        gradient = signature.optional_tensor("grad_output")
-        is_dense = gradient is None or gradient.is_contiguous or gradient.is_channels_last
-        first = "" if is_dense else f"{_CONTIGUOUS} "
-        parts = ["to", f"{first}*" if of_input else "", f"{first}empty *" if of_weight else ""]
+        image, gradient, weight = _copied_for_cudnn(signature, "input", "grad_output", "weight")
+        parts = [
+            _CONTIGUOUS if image and of_weight else "",
+            "to[_to_copy[empty copy_[*]]]" if gradient else "to",
+            f"{_CONTIGUOUS} " * weight + "*" if of_input else "",
+            "empty *" if of_weight else "",
+        ]
     return " ".join([*parts, "sum[as_strided *]" if of_bias else ""])
 
 
@@ -446,6 +545,15 @@ _BY_ARGUMENTS: dict[str, Callable[[OpSignature], str]] = {
     "empty_like": _empty_like,
     "clone": _clone,
     "cat": _cat,
+    "clamp": _clamp,
+    "stack": _stack,
+    "masked_fill": _masked_fill,
+    "masked_fill_": _masked_fill_,
+    "sort": _sort,
+    "upsample_nearest2d_backward": _upsample_backward,
+    "native_group_norm": _group_norm,
+    "native_group_norm_backward": _group_norm_backward,
+    "_scaled_dot_product_efficient_attention_backward": _efficient_attention_backward,
     "constant_pad_nd": _constant_pad,
     "roll": _roll,
     "split": _split,
@@ -455,8 +563,7 @@ _BY_ARGUMENTS: dict[str, Callable[[OpSignature], str]] = {
     "pow": _pow,
     "repeat": _repeat,
     **dict.fromkeys(("add", "sub", "mul", "div", "div_", "mul_", "remainder"), _by_scalar),
-    **dict.fromkeys(("all", "amax", "amin", "argmax", "argmin", "prod"), _reduction),
-    **dict.fromkeys(("sum", "mean"), _whole_or_dims),
+    **dict.fromkeys(("all", "amax", "amin", "argmax", "argmin", "mean", "prod", "sum"), _reduction),
     "any": _any,
     **dict.fromkeys(("max", "min"), _extremum),
     "native_layer_norm": _layer_norm,

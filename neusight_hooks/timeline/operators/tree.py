@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import NamedTuple, Union
 
 from neusight.recording.recording import UNSEEN, Operator, OpSignature, Step
-from neusight.timeline.host_lane import AUTOGRAD
+from neusight.timeline.host_lane import AUTOGRAD, MAIN
 from neusight.timeline.operators.inner_calls import CLOSE, LAUNCH, Open, Token, calls_within
 from neusight.timeline.operators.repeats import later_kernels, later_spans, offset_between
 from neusight.timeline.operators.self_times import BETWEEN_US, self_us
@@ -146,7 +146,7 @@ class _Plans:
         self, span: HostSpan, name: str, num_calls: int, head: Sequence[_Event],
         ends: Sequence[_Event],
     ) -> _Plan:  # fmt: skip
-        """An op of that name, what it calls, and what begins before it and ends after it."""
+        """An op of that name ("": only what it calls), and what begins before it and ends after."""
         assert span.call is not None
         signature = span.call.signature
         key = (id(signature), name, num_calls, *head, 0, *ends)
@@ -156,7 +156,7 @@ class _Plans:
             if known not in self._inner:
                 self._inner[known] = calls_within(replace(signature, op=name)), signature
             op = _with_calls(self._inner[known][0], num_calls)
-            events = [*head, _Begin("op", name), *op, None, *ends]
+            events = [*head, *([_Begin("op", name), *op, None] if name else op), *ends]
             plan = self._plans[key] = _planned(events)
         return plan
 
@@ -197,13 +197,15 @@ def _is_alias(span: HostSpan, head: Sequence[_Event]) -> bool:
     return not span.call.signature.input_tensors[0].is_contiguous
 
 
-#: The gradient of indexing, which is put into a new tensor once more where that is of a subclass.
-_INDEX_PUT = "aten::_index_put_impl_"
-_HARDTANH = "aten::hardtanh"
-
-
-def _is_index_gradient(span: HostSpan, inside: str) -> bool:
-    return span.name == "aten::index_put" and inside == "IndexBackward0"
+#: What a program on a GPU calls in an operator, instead of the op that is called there for tensors
+#: of a subclass: nothing is changed in place (FunctionsManual.cpp).
+_SELECTED = "aten::value_selecting_reduction_backward"
+_ON_GPU = {
+    ("IndexBackward0", "aten::index_put"): "aten::_index_put_impl_",
+    (_SELECTED, "aten::new_zeros"): "aten::zeros",
+    (_SELECTED, "aten::scatter"): "aten::scatter_",
+    ("aten::hardtanh_", "aten::hardtanh_"): "aten::hardtanh",
+}
 
 
 def _with_calls(tokens: Sequence[Token], num_calls: int) -> list[_Event]:
@@ -349,6 +351,7 @@ class _Recorded:
     def _begin(self, operator: Operator) -> tuple[_Begin, int | None]:
         """Begins the operator before `_next`, with its number."""
         kind: SpanKind = "node" if operator.is_node else "operator"
+        kind = "function" if operator.is_function else kind
         number = operator.sequence_nr
         if number is None and operator.is_node and self._next < len(self._operators):
             number = self._operators[self._next].sequence_nr  # of the node that the engine runs
@@ -381,6 +384,7 @@ class _StepTree:
         self._plans = plans
         self._recorded = _Recorded(step.replay.step.operators)
         self._open: list[_Frame] = []
+        self._least_ends: list[int] = []  # of those, by what lies in them
         self._moved: dict[int, int] = {}
         self._launched: dict[int, int] = {}
         self._reached_ns = 0
@@ -435,7 +439,8 @@ class _StepTree:
             position = after
 
     def _name_of(self, span: HostSpan, head: list[_Event], inside: str) -> str:
-        """The name that an op has on a GPU."""
+        """The name that an op has on a GPU; "" where the operator around it launches its kernels:
+        one in place once autograd has a copy of what was there."""
         if _is_alias(span, head):
             if span.call and span.call.sequence_nr is not None:
                 self._recorded.aliases.add(span.call.sequence_nr)
@@ -444,9 +449,8 @@ class _StepTree:
             first = span.call.signature.input_tensors[0]
             if first.is_contiguous or first.is_channels_last:  # no part of another gradient
                 return _ADD_INPLACE
-        if span.name == inside == f"{_HARDTANH}_":  # what it calls once autograd has a copy
-            return _HARDTANH
-        return _INDEX_PUT if _is_index_gradient(span, inside) else span.name
+        is_whole = span.name == inside and inside.endswith("_")
+        return _ON_GPU.get((inside, span.name), "" if is_whole else span.name)
 
     def _skip_nodes(self, position: int) -> int:
         """The next span that is no node, where nodes were recorded."""
@@ -510,6 +514,7 @@ class _StepTree:
         )
         if span.kind == "module" and self._open:
             self._reached_ns = max(self._reached_ns, end_ns)
+            self._least_ends = [max(known, end_ns) for known in self._least_ends]
 
     def _parent(self, around: int) -> int:
         """The new position of what encloses a span whose parent was this: an operator in it, or
@@ -547,10 +552,11 @@ class _StepTree:
             number = next(given) if is_recorded else None
             if number is None and has_op and kind == "operator":
                 number = forward_nr
-            lane: Thread = AUTOGRAD if kind == "node" else thread
+            lane: Thread = AUTOGRAD if kind == "node" else MAIN if kind == "function" else thread
             if ends < 0:
                 duration_ns = 0
                 self._open.append(_Frame(len(host), parent, around, start_ns, number))
+                self._least_ends.append(start_ns)
             else:
                 duration_ns = times[ends] - start_ns
             of_item = call if launches or kind == "op" else None
@@ -573,9 +579,9 @@ class _StepTree:
         """The innermost operator ends."""
         if not self._open:
             return
-        frame = self._open.pop()
+        frame, end_ns = self._open.pop(), max(time_ns, self._least_ends.pop())
         self._host[frame.position] = self._host[frame.position]._replace(
-            duration_ns=max(0, time_ns - frame.start_ns), sequence_nr=frame.sequence_nr
+            duration_ns=end_ns - frame.start_ns, sequence_nr=frame.sequence_nr
         )
 
 

@@ -74,6 +74,24 @@ def test_what_was_missing_is_filled_in_the_next_time() -> None:
     assert not history.may_begin_gap()
 
 
+def test_what_is_missing_in_two_places_is_filled_in_each() -> None:
+    history = OperatorHistory()
+    places, ends = [], [(None, LINEAR), (None,)]
+    for number, behind in enumerate(["mm", "alias"]):
+        places.append(history.add(f"permute {number}", ()))
+        history.add_gap("view", ())
+        history.add(behind, ())
+
+    for place, behind, end in zip(places, ["mm", "alias"], ends, strict=True):
+        history.last = place
+        assert history.may_begin_gap()
+        history.add("view", (NORM,))
+        history.add(behind, end)
+
+    filled = [place.following["view"].following for place in places]
+    assert [filled[0]["mm"].events, filled[1]["alias"].events] == ends
+
+
 def test_what_runs_is_what_began_and_has_not_ended() -> None:
     assert running_after((LINEAR, 3, NORM, None), ()) == (LINEAR,)
     assert running_after((None, None), (NORM,)) == ()

@@ -19,7 +19,13 @@ from neusight.recording.steps.operators import (
     has_operators_of,
     with_operators,
 )
-from neusight.recording.tape import CallEvent, CallToken, TapedCalls
+from neusight.recording.tape import (
+    CallEvent,
+    CallToken,
+    PythonCall,
+    TapedCalls,
+    TapedFunctions,
+)
 
 LINEAR, TO, ADD = CallToken("linear"), CallToken("to"), CallToken("add")
 NODE = CallToken("MulBackward0", is_node=True)
@@ -48,6 +54,46 @@ def test_what_begins_and_ends_nests() -> None:
 def test_what_began_in_the_step_before_ends_without_effect() -> None:
     assert tuple(operators((0, [None, ADD, None]))) == (Operator("add", 0, 0),)
     assert not operators((0, [None]))
+
+
+def function(name: str, first: int, last: int, depth: int = 0) -> Operator:
+    return Operator(name, first, last, depth, is_function=True)
+
+
+def test_operators_lie_in_the_functions_that_call_them() -> None:
+    outer, inner = PythonCall("train", 0), PythonCall("loss", 8)
+    runs = [
+        (0, TapedFunctions((outer,))), (0, TapedCalls((LINEAR,), ())),
+        (1, TapedFunctions((outer,))),
+        (2, TapedFunctions((outer, inner))), (2, TapedCalls((None, TO), ())),
+        (3, TapedFunctions((outer, inner._replace(called_at=9)))), (3, TapedCalls((None,), ())),
+    ]  # fmt: skip
+
+    assert tuple(StepOperators(runs, (call("aten::mul"),) * 4)) == (
+        function("train", 0, 4),
+        Operator("linear", 0, 2, 1),
+        function("loss", 2, 3, 1),
+        Operator("to", 2, 3, 2),
+        function("loss", 3, 4, 1),
+    )
+
+
+def test_an_operator_that_runs_python_ends_with_the_function_around_it() -> None:
+    outer, inner = PythonCall("train", 0), PythonCall("mine", 8)
+    runs = [
+        (0, TapedFunctions((outer,))), (0, TapedCalls((LINEAR,), ())),
+        (1, TapedFunctions((outer, inner))), (1, TapedCalls((TO,), ())),
+        (2, TapedFunctions(())), (2, TapedCalls((ADD,), ())),
+        (3, TapedFunctions(())), (3, TapedCalls((None, None, None), ())),
+    ]  # fmt: skip
+
+    assert tuple(StepOperators(runs, (call("aten::mul"),) * 4)) == (
+        function("train", 0, 2),
+        Operator("linear", 0, 2, 1),
+        function("mine", 1, 2, 2),
+        Operator("to", 1, 2, 3),
+        Operator("add", 2, 3),
+    )
 
 
 def test_a_step_is_pickled_with_plain_operators() -> None:

@@ -185,6 +185,22 @@ def test_a_launch_hangs_under_the_innermost_operator() -> None:
     assert timeline.kernels[-1].op == launch.parent
 
 
+def test_an_op_in_place_launches_itself_where_autograd_keeps_a_copy() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        layer = nn.Linear(8, 8).cuda()
+        functional.silu(layer(torch.ones(8, 8, device="cuda")), inplace=True).sum().backward()
+
+    _, timeline = shown(forecast.timeline)
+    names = [span.name for span in timeline.host]
+
+    first = names.index("aten::silu_")
+    assert names[first:].count("aten::silu_") == 1
+    assert [span.name for span in timeline.host if span.parent == first] == [
+        "aten::clone",
+        "cudaLaunchKernel",
+    ]
+
+
 def test_ops_of_the_cpu_lie_in_the_time_that_they_take_together() -> None:
     with neusight.forecast_on("H100") as forecast:
         torch.ones(4).add_(1.0).mul_(2.0)
