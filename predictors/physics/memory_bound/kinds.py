@@ -94,6 +94,12 @@ _ELEMENTS: dict[str, float] = {"normal_numbers": 1.85, "dropout": 2.8, "fused_ad
 #: elements in the steps of benchmarks/measured; median errors on H100 6 and 1 %, on H200 -4 and -1.
 _ERROR_FUNCTIONS = {"gelu": 3.7, "gelu_backward": 2.7}
 
+#: Shortest durations of the kernels of CUB's radix sort, as multiples of the GPU's: each ranks its
+#: keys in shared memory, and a pass waits for the counts of the CTAs before. 64-bit keys in the
+#: steps of benchmarks/measured, H100 and H200: one tile of 1,024 to 2,048 4.9-5.3 µs, passes of
+#: 4,096 to 16,384 5.8-6.3, of 262,144 7.7, the sums of all digits 1.1-1.4.
+_SORT_FLOORS = {"radix_sort_single_tile": 3.1, "radix_sort_pass": 3.8, "radix_sort_scan": 0.8}
+
 #: Kernels that add where others add too: an atomic an element, which the L2 takes at about that
 #: rate a clock and SM. A prior.
 _SCATTER = MemoryKind(issue_bytes=12.0, floor_factor=1.5, dram_share=0.6, elements=0.6)
@@ -245,6 +251,8 @@ def _kind_of_contiguous(kernel: Kernel, vendor: str) -> MemoryKind:
         kind = _KINDS.get(kernel.kernel_class, _STREAM)
         return kind._replace(elements=_ELEMENTS[kernel.variant])
     kind = _KINDS.get(kernel.kernel_class, _KINDS[KernelClass.UNKNOWN])
+    if kernel.name in _SORT_FLOORS:
+        return kind._replace(floor_factor=_SORT_FLOORS[kernel.name])
     if kernel.variant == "fused" and kernel.along_columns:
         return kind._replace(dram_share=_FUSED_COLUMNS_DRAM_SHARE)
     if is_wide_softmax(kernel):
