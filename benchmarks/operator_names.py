@@ -1,9 +1,9 @@
 """Operators of real profiles beside those of forecasts, by name and by place in the call tree.
 
-    python benchmarks/operator_names.py [--measured DIR] [--traces DIR] [--update] [NAME ...]
+    python benchmarks/operator_names.py [--measured DIR ...] [--traces DIR] [--update] [NAME ...]
 
-DIR of --measured has the steps that `benchmarks/measure.py` profiled (torch 2.11 on an H100), that
-of --traces public profiles of older releases. Each is forecast by its own script and paired with
+DIR of --measured has workloads that `benchmarks/measure.py` profiled on a GPU (torch 2.11), and
+small_programs where there are such profiles; that of --traces public profiles of older releases. Each is forecast by its own script and paired with
 its profile. Results: results/operator_names.csv, a row a profile, and
 results/operator_differences.csv, what has no partner in place, with the reason where it is known.
 Models of torchvision or transformers are left out where these are not installed.
@@ -15,7 +15,7 @@ import argparse
 import csv
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, fields
 from pathlib import Path
 
@@ -36,6 +36,7 @@ from neusight.output.trace.file import trace_events
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
 STEPS = 4
+PROFILE = ".pt.trace.json.gz"
 #: Differences of a profile that are listed, the largest first.
 MOST_DIFFERENCES = 25
 
@@ -85,14 +86,32 @@ PUBLIC: dict[str, tuple[str, Callable[[], Forecast]]] = {
 }
 
 
+def forecast_of_small_program(profile: Path) -> Forecast:
+    """The forecast of a program of programs.py beside its profile."""
+    gpu = json.loads((profile.parents[1] / "environment.json").read_text())["gpu"]
+    script = profile.with_name("programs.py")
+    with neusight.forecast_on(gpu) as forecast, loaded(script) as module:
+        torch.manual_seed(0)
+        step = module.PROGRAMS[profile.name.removesuffix(PROFILE)]()
+        for _ in range(STEPS):
+            step()
+            forecast.step()
+    return forecast
+
+
 def cases(
-    measured: Path | None, traces: Path | None
+    measured: Sequence[Path], traces: Path | None
 ) -> Iterator[tuple[str, Path, Callable[[], Forecast]]]:
     """Name, profile and forecast of each."""
-    for figures in sorted(measured.glob("*.json")) if measured else ():
-        profile = figures.with_suffix(".pt.trace.json.gz")
-        if profile.is_file():
-            yield figures.stem, profile, lambda figures=figures: forecast_of_workload(figures)
+    for folder in measured:
+        for figures in sorted(folder.glob("workloads/*.json")):
+            profile = figures.with_suffix(PROFILE)
+            if profile.is_file():
+                name = f"{folder.name} {figures.stem}"
+                yield name, profile, lambda figures=figures: forecast_of_workload(figures)
+        for profile in sorted(folder.glob(f"small_programs/*{PROFILE}")):
+            name = f"{folder.name} {profile.name.removesuffix(PROFILE)}"
+            yield name, profile, lambda profile=profile: forecast_of_small_program(profile)
     for name, (prefix, forecast) in PUBLIC.items() if traces else ():
         for profile in sorted(traces.glob(f"{prefix}*")) if traces else ():
             yield name, profile, forecast
@@ -110,7 +129,7 @@ def pairs_of(profile: Path, forecast: Forecast) -> OperatorPairs:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--measured", type=Path)
+    parser.add_argument("--measured", type=Path, nargs="*", default=[])
     parser.add_argument("--traces", type=Path)
     parser.add_argument("--update", action="store_true", help="write the tables of results")
     parser.add_argument("names", nargs="*")

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import torch
 
-from neusight.recording.dispatch.operator_history import Key, OperatorHistory
+from neusight.recording.dispatch.operator_history import Key, OperatorHistory, running_after
 from neusight.recording.dispatch.python_functions import PythonFunctions
-from neusight.recording.recording import COMPILED_CODE, UNSEEN
+from neusight.recording.recording import COMPILED_CODE, UNSEEN, WHOLE
 from neusight.recording.tape import (
     CPU_WORK,
     CallEvent,
@@ -369,7 +369,10 @@ class OperatorCalls:
             if call.name == op:
                 del self._running[-depth:], calls[-depth:]
                 return
-        if op == _DETACH:
+        running = running_after(tuple(calls), self._history.last.running)
+        if running and running[-1].name == op:  # autograd saved or copied something before
+            calls += (_WHOLE, None)
+        elif op == _DETACH:
             calls += (_UNSEEN, None)
 
 
@@ -392,6 +395,8 @@ def _node_of(op: TapedOp | None) -> _Node | None:
 
 #: What precedes an op that the dispatcher of a program on a GPU does not call.
 _UNSEEN = CallToken(UNSEEN)
+#: What precedes one that is what the operator around it does itself.
+_WHOLE = CallToken(WHOLE)
 _DETACH = "aten::detach"
 #: Stands for a name that did not come before.
 _UNKNOWN = CallToken("")

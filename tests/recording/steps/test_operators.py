@@ -78,6 +78,12 @@ def test_operators_lie_in_the_functions_that_call_them() -> None:
     )
 
 
+def test_functions_begin_where_they_run_though_no_operator_begins_there() -> None:
+    runs = [(0, TapedFunctions((PythonCall("loss", 0),))), (2, TapedFunctions(()))]
+
+    assert tuple(StepOperators(runs, (call("aten::mul"),) * 4)) == (function("loss", 0, 2),)
+
+
 def test_an_operator_that_runs_python_ends_with_the_function_around_it() -> None:
     outer, inner = PythonCall("train", 0), PythonCall("mine", 8)
     runs = [
