@@ -3,9 +3,10 @@
     python benchmarks/operator_names.py [--measured DIR ...] [--traces DIR] [--update] [NAME ...]
 
 DIR of --measured has workloads that `benchmarks/measure.py` profiled on a GPU (torch 2.11), and
-small_programs where there are such profiles; that of --traces public profiles of older releases. Each is forecast by its own script and paired with
-its profile. Results: results/operator_names.csv, a row a profile, and
-results/operator_differences.csv, what has no partner in place, with the reason where it is known.
+small_programs where there are such profiles; that of --traces public profiles of older releases.
+Each is forecast by its own script and paired with its profile. Results:
+results/operator_names.csv, a row a profile, and results/operator_differences.csv, what has no
+partner in place, with the reason where it is known.
 Models of torchvision or transformers are left out where these are not installed.
 """
 

@@ -44,6 +44,8 @@ def write_memory_events(
         if before >= 0 and time_ns <= ends[before]:
             first_ns, last_ns, thread = places[before]
             time_ns = max(first_ns, min(time_ns, last_ns))
+        elif 0 <= before < len(places) - 1 and places[before][2] == places[before + 1][2]:
+            thread = places[before][2]  # between two ops of backward
         args = (
             f'"Total Reserved":{event.reserved},"Total Allocated":{event.allocated},'
             f'"Bytes":{event.num_bytes},{of_device},"Addr":{event.address},"finished":false'
