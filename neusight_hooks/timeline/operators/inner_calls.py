@@ -539,13 +539,23 @@ def _unbind(signature: OpSignature) -> str:
     return " ".join(["select[as_strided]"] * len(signature.output_tensors))
 
 
-def _copied_for_cudnn(signature: OpSignature, *names: str) -> list[bool]:
-    """Which of these tensors of a convolution are not in the order in which cuDNN reads all of
-    them: NHWC once the image or the weights are."""
+def _is_nhwc_for_cudnn(signature: OpSignature) -> bool:
+    """Whether cudnn reads tensors of a convolution as NHWC: once the image or the weights are."""
     operands = signature.optional_tensor("input"), signature.optional_tensor("weight")
-    is_nhwc = any(each is not None and each.is_channels_last for each in operands)
-    tensors = map(signature.optional_tensor, names)
-    return [tensor is not None and not _is_in_order(tensor, nhwc=is_nhwc) for tensor in tensors]
+    return any(each is not None and _has_strides_of_nhwc(each) for each in operands)
+
+
+def _has_strides_of_nhwc(tensor: TensorSpec) -> bool:
+    """Whether strides are in that order, though there may be gaps (c10/core/MemoryFormat.h)."""
+    if len(tensor.shape) not in (4, 5) or tensor.stride[1] == 0:
+        return False
+    least = 0
+    for dim in (1, *range(len(tensor.shape) - 1, 1, -1), 0):
+        size, stride = tensor.shape[dim], tensor.stride[dim]
+        if size == 0 or stride < least or (dim == 0 and least == tensor.stride[1]):
+            return False
+        least = stride * size if size > 1 else stride
+    return True
 
 
 def _is_in_order(tensor: TensorSpec, *, nhwc: bool) -> bool:
@@ -561,8 +571,9 @@ def _convolution(signature: OpSignature) -> str:
     if is_depthwise_of_torch(signature):
         return "_convolution[_conv_depthwise2d[empty resize_ *]]"
     kind = "convolution_transpose" if signature.by_name.get("transposed") is True else "convolution"
-    of_image, of_weight = _copied_for_cudnn(signature, "input", "weight")
-    image, weight = f"{_CONTIGUOUS} " * of_image, f"{_CONTIGUOUS} " * of_weight
+    nhwc = _is_nhwc_for_cudnn(signature)
+    image = f"{_CONTIGUOUS} " * (not _is_in_order(signature.tensor("input"), nhwc=nhwc))
+    weight = f"{_CONTIGUOUS} " * (not _is_in_order(signature.tensor("weight"), nhwc=nhwc))
     return f"_convolution[{image}cudnn_{kind}[{weight}*]{bias}]"
 
 
@@ -572,13 +583,19 @@ def _convolution_backward(signature: OpSignature) -> str:
     if is_depthwise_of_torch(signature):
         parts = ["empty empty resize_ *", "resize_ *" if of_weight else ""]
     else:
-        image, gradient, weight = _copied_for_cudnn(signature, "input", "grad_output", "weight")
+        nhwc = _is_nhwc_for_cudnn(signature)
+        gradient, image = signature.tensor("grad_output"), signature.tensor("input")
+        weight = f"{_CONTIGUOUS} " * (not _is_in_order(signature.tensor("weight"), nhwc=nhwc))
+        # A gradient whose strides are in the other order is copied once, one with gaps each time.
+        is_dense = _is_in_order(gradient, nhwc=nhwc)
+        is_turned = not is_dense and _has_strides_of_nhwc(gradient) != nhwc
+        each = "" if is_dense or is_turned else f"{_CONTIGUOUS} "
         plain = "" if signature.by_name.get("transposed") is True else "to"
         parts = [
-            _CONTIGUOUS if image and of_weight else "",
-            "to[_to_copy[empty copy_[*]]]" if gradient else plain,
-            f"{_CONTIGUOUS} " * weight + "*" if of_input else "",
-            "empty *" if of_weight else "",
+            _CONTIGUOUS if of_weight and not _is_in_order(image, nhwc=nhwc) else "",
+            "to[_to_copy[empty copy_[*]]]" if is_turned else plain,
+            f"{each}{weight}*" if of_input else "",
+            f"{each}empty *" if of_weight else "",
         ]
     return " ".join([*parts, "sum[as_strided *]" if of_bias else ""])
 

@@ -115,6 +115,7 @@ def batch_norm(image: TensorSpec) -> str:
 
 def convolution_backward(mask: tuple[bool, bool, bool], **changed: Argument) -> str:
     arguments: dict[str, Any] = {
+        "grad_output": spec(64, 64, 56, 56, nhwc=True),
         "input": spec(64, 64, 56, 56, nhwc=True), "weight": spec(64, 64, 1, 1, nhwc=True),
         "transposed": False, "groups": 1,
     }  # fmt: skip
@@ -127,6 +128,7 @@ def convolution(image: TensorSpec, weight: TensorSpec) -> str:
 
 EMPTY_LIKE = "empty_like[empty_strided]"
 CONTIGUOUS = "contiguous[clone[empty_like[empty] copy_[*]]]"
+NHWC_WITH_GAPS = TensorSpec((2, 8, 4, 4), (512, 1, 128, 32), "float16")
 EXPAND, VIEWS = "expand[as_strided]", "view view view view"
 ZEROS = "zeros[empty zero_[fill_[*]]]"
 
@@ -257,6 +259,10 @@ ZEROS = "zeros[empty zero_[fill_[*]]]"
         (
             convolution(spec(8, 128, 64, 64, nhwc=True), spec(256, 128, 3, 3)),
             f"_convolution[cudnn_convolution[{CONTIGUOUS} *]]",
+        ),
+        (
+            convolution_backward((True, True, False), grad_output=NHWC_WITH_GAPS),
+            f"to {CONTIGUOUS} * {CONTIGUOUS} empty *",
         ),
         (
             convolution_backward((True, True, False), grad_output=spec(64, 64, 56, 56)),
