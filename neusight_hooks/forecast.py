@@ -11,7 +11,7 @@ from typing import Any
 
 from neusight.failure import failure_of, ran_out
 from neusight.inference.generation import generation_of
-from neusight.inference.kv_cache import kv_bytes_per_token
+from neusight.inference.kv_cache import kv_bytes_per_token, state_bytes_per_sequence
 from neusight.inference.phases import Phases
 from neusight.inference.pipeline import Pipeline, pipeline_of
 from neusight.memory.placement import MemoryTimeline, memory_on
@@ -327,9 +327,9 @@ class Forecast:
         if generation is None:
             return None
         needed = self.memory.needed_range.high
-        return Phases(
-            generation, kv_bytes_per_token(self.recording), self.gpu.memory_bytes - needed
-        )
+        a_token = kv_bytes_per_token(self.recording)
+        a_sequence = state_bytes_per_sequence(self.recording) if a_token == 0 else 0.0
+        return Phases(generation, a_token, self.gpu.memory_bytes - needed, a_sequence)
 
     @cached_property
     def pipeline(self) -> Pipeline | None:

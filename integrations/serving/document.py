@@ -45,7 +45,8 @@ def _server(server: Server) -> dict[str, Any]:
         "weight_bytes": server.capacity.weight_bytes,
         "kv_bytes": server.capacity.kv_bytes,
         "kv_bytes_per_token": server.program.kv_bytes_per_token,
-        "kv_tokens": server.capacity.num_tokens,
+        "kv_tokens": server.capacity.num_tokens if server.program.kv_bytes_per_token else None,
+        "state_bytes_per_sequence": server.program.state_bytes,
         "unmatched_kernels": list(server.program.unmatched),
         "unmatched_share": round(server.unmatched_share, 6),
     }

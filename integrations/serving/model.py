@@ -6,15 +6,17 @@ import importlib.util
 import inspect
 import json
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from neusight.inference.states import RecurrentLayer
 from neusight.predictors.errors import NeusightError, OptionError
 from neusight.predictors.gpu import GPU
 from neusight.recording.recording import Alloc, Entry, ModelInput, OpCall, Recording
-from neusight.serving.launches import RecordedPoint, launches_of
+from neusight.serving.launches import RecordedPoint, launches_of, with_scans
 from neusight.serving.quantization import stated_quantization
 
 if TYPE_CHECKING:
@@ -24,13 +26,15 @@ if TYPE_CHECKING:
 #: where the model has fewer positions. So many that each expert of a mixture may get one.
 _TOKENS = (128, 256)
 _PAST = (256, 512)
+#: The same of a model whose reference code scans token by token.
+_SCANNED_TOKENS, _SCANNED_PAST = (8, 16), (8, 16)
 
 
 @dataclass(frozen=True)
 class ServedModel:
     """A causal model as it was recorded on a GPU: forwards of some batches, the bytes of its
-    parameters, the host's time of one eager forward, how far each attention looks, and what its
-    config says that its weights are quantized to."""
+    parameters, the host's time of one eager forward, how far each attention looks, what its config
+    says that its weights are quantized to, and its layers with a state, by module."""
 
     name: str
     points: tuple[RecordedPoint, ...]
@@ -39,6 +43,7 @@ class ServedModel:
     max_positions: int | None
     windows: tuple[int, ...] = ()
     quantization: str = ""
+    recurrences: tuple[tuple[str, RecurrentLayer], ...] = ()
 
 
 #: What transformers calls a cache among a model's arguments and outputs, by version.
@@ -72,7 +77,7 @@ def _of_config(path: Path, gpu: GPU, dtype: str, engine: str) -> ServedModel:
             "a recording of a generation (neusight run --save)"
         )
     try:
-        values = json.loads(file.read_text(encoding="utf-8"))
+        values = json.loads(file.read_text(encoding="utf-8"), object_hook=_infinities)
     except (ValueError, UnicodeDecodeError) as error:
         raise OptionError(f"{file} is not JSON: {error}") from None
     config = _config(values, file)
@@ -81,12 +86,25 @@ def _of_config(path: Path, gpu: GPU, dtype: str, engine: str) -> ServedModel:
     name = str(values.get("_name_or_path") or path.resolve().parent.name
                if file == path else path.resolve().name)  # fmt: skip
     chosen = dtype or _dtype_of(values)
-    build = lambda: _transformers_forward(config, chosen, file)  # noqa: E731
-    model = _recorded(build, gpu, name, max_positions)
-    return ServedModel(
-        model.name, model.points, model.parameter_bytes, model.host_us, max_positions,
-        _windows(text), stated_quantization(values.get("quantization_config")),
-    )  # fmt: skip
+    # vLLM keeps states in the dtype of the model where its config states no other
+    kept_as = getattr(text, "mamba_ssm_dtype", None) or chosen
+    layers: dict[str, RecurrentLayer] = {}
+    build = lambda: _transformers_forward(config, chosen, file, layers)  # noqa: E731
+    model = _recorded(build, gpu, name, max_positions, layers)
+    if engine == "vllm":
+        layers = {name: one._replace(state_dtype=str(kept_as)) for name, one in layers.items()}
+    return replace(
+        model,
+        max_positions=max_positions,
+        windows=_windows(text),
+        quantization=stated_quantization(values.get("quantization_config")),
+        recurrences=tuple(layers.items()),
+    )
+
+
+def _infinities(value: dict[str, Any]) -> Any:
+    """As transformers writes floats that JSON does not have."""
+    return float(value["__float__"]) if set(value) == {"__float__"} else value
 
 
 def _dtype_of(values: dict[str, Any]) -> str:
@@ -135,7 +153,10 @@ def _windows(config: Any) -> tuple[int, ...]:
     return (window,) * layers if window and getattr(config, "use_sliding_window", True) else ()
 
 
-def _transformers_forward(config: Any, dtype: str, file: Path) -> Forward:
+def _transformers_forward(
+    config: Any, dtype: str, file: Path, layers: dict[str, RecurrentLayer]
+) -> Forward:
+    """The model's forward; its layers with a state are put into `layers`."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -165,26 +186,84 @@ def _transformers_forward(config: Any, dtype: str, file: Path) -> Forward:
         for name in names:
             found = getattr(output, name, None)
             if found is not None:
-                _require_no_states(found, file, config.model_type)
                 return output, (name, found)
+        if getattr(model, "_is_stateful", False):
+            raise _unknown_states(file, config.model_type)
         raise OptionError(
             f"{file} is of type {config.model_type!r}, whose model returns no cache of keys and "
             "values: it is not causal"
         )
 
+    is_stateful = getattr(model, "_is_stateful", False)
+    if is_stateful or _has_other_layers(config.get_text_config()):
+        _, (_, cache) = forward(_ids(1, 2), None)
+        layers.update(recurrent_layers(model, cache))
+        if is_stateful and not layers:
+            raise _unknown_states(file, config.model_type)
     return forward
 
 
-def _require_no_states(cache: Any, file: Path, kind: str) -> None:
-    """OptionError for a model that keeps a state of each sequence: its reference code says nothing
-    of the kernels with which a server computes that state."""
-    states = [getattr(layer, "recurrent_states", None) for layer in getattr(cache, "layers", ())]
-    states = [item for one in states for item in (one.values() if isinstance(one, dict) else [one])]
-    if any(state is not None for state in states) or getattr(cache, "linear_cache", None):
-        raise OptionError(
-            f"{file} is of type {kind!r}, which has recurrent layers (state-space or linear "
-            "attention): they are not served yet. `neusight run` forecasts its generation."
-        )
+def _has_other_layers(config: Any) -> bool:
+    """Whether some layers are said not to attend over keys and values."""
+    kinds = getattr(config, "layer_types", None) or ()
+    return any("linear" in kind or "attention" not in kind for kind in kinds)
+
+
+def _unknown_states(file: Path, kind: str) -> OptionError:
+    return OptionError(
+        f"{file} is of type {kind!r}, whose states are not kept as a cache of transformers keeps "
+        "those of state-space models and linear attention: how large they are, and where they are "
+        "computed, is not known. `neusight run` forecasts its generation."
+    )
+
+
+def recurrent_layers(model: Any, cache: Any) -> dict[str, RecurrentLayer]:
+    """A model's layers whose states are in a cache of transformers, by the names of the modules
+    that compute them: of those with the number of the layer the innermost, without attention."""
+    found: dict[str, RecurrentLayer] = {}
+    layers = getattr(cache, "layers", ())
+    linear = getattr(cache, "linear_cache", ())  # MiniMax
+    for at in range(max(len(layers), len(linear))):
+        [layer] = layers[at : at + 1] or [None]
+        states = _tensors_of(layer, "recurrent_states")
+        states += [state for state in linear[at : at + 1] if hasattr(state, "shape")]
+        inputs = _tensors_of(layer, "conv_states")
+        if not states and not inputs:
+            continue
+        own = [name for name, part in model.named_modules() if getattr(part, "layer_idx", -1) == at]
+        own = [name for name in own if not any(other.startswith(f"{name}.") for other in own)]
+        own = [name for name in own if len(own) == 1 or not _attends(model.get_submodule(name))]
+        if own:
+            found[f"{type(model).__name__}.{own[0]}"] = _layer_of_states(states, inputs)
+    return found
+
+
+def _attends(module: Any) -> bool:
+    """Whether it has keys of its own, beside a layer with a state."""
+    return hasattr(module, "k_proj")
+
+
+def _tensors_of(layer: Any, name: str) -> list[Any]:
+    kept = getattr(layer, name, None)
+    tensors = kept.values() if isinstance(kept, dict) else [kept]
+    return [tensor for tensor in tensors if tensor is not None]
+
+
+def _layer_of_states(states: Sequence[Any], inputs: Sequence[Any]) -> RecurrentLayer:
+    """Of a state [sequences, heads, sizes...] and the inputs of a convolution [sequences, channels,
+    steps]; a layer may have only one of them."""
+    like = (inputs or states)[0]
+    channels = sum(tensor.shape[1] for tensor in inputs)
+    shape = tuple(states[0].shape) if states else (1, channels, 0)
+    return RecurrentLayer(
+        heads=shape[1],
+        width=prod(shape[2:-1]),
+        states=shape[-1],
+        channels=channels,
+        taps=inputs[0].shape[-1] if inputs else 0,
+        dtype=str(like.dtype).removeprefix("torch."),
+        state_dtype=str((states or inputs)[0].dtype).removeprefix("torch."),
+    )
 
 
 # -- a Python file --------------------------------------------------------------------------------
@@ -206,7 +285,7 @@ def _of_file(file: Path, function: str, gpu: GPU) -> ServedModel:
             positions[0] = getattr(built, "max_positions", None)
             return _checked_forward(built, file, function)
 
-        model = _recorded(forward, gpu, file.stem, None)
+        model = _recorded(forward, gpu, file.stem, None, {})
     finally:
         sys.path.remove(str(file.resolve().parent))
     return model
@@ -329,21 +408,27 @@ def _segments(recording: Recording) -> Iterator[tuple[ModelInput, list[Entry], i
 
 
 def _recorded(
-    build: Callable[[], Forward], gpu: GPU, name: str, max_positions: int | None
+    build: Callable[[], Forward],
+    gpu: GPU,
+    name: str,
+    max_positions: int | None,
+    layers: dict[str, RecurrentLayer],
 ) -> ServedModel:
-    """Forwards of one sequence and of two, with two numbers of tokens after two of past ones."""
+    """Forwards of one sequence and of two, with two numbers of tokens after two of past ones;
+    `layers` are those with a state, once it is built."""
     import torch
 
     from neusight.session import forecast_on
 
-    (few, many), (short, long) = _sizes(max_positions)
-    batches = [
-        (1, few, short), (1, many, short), (1, few, long), (1, many, long), (2, few, short),
-    ]  # fmt: skip
     try:
         with torch.no_grad(), forecast_on(gpu) as forecast:
             forward = build()
             forecast.step()
+            is_scanned = any(layer.width == 1 and layer.states for layer in layers.values())
+            (few, many), (short, long) = _sizes(max_positions, is_scanned=is_scanned)
+            batches = [
+                (1, few, short), (1, many, short), (1, few, long), (1, many, long), (2, few, short),
+            ]  # fmt: skip
             for sequences, tokens, past in batches:
                 cache = forward(_ids(sequences, past), None)[1]
                 forecast.step()
@@ -356,7 +441,7 @@ def _recorded(
         raise
     except Exception as error:
         raise OptionError(f"the model of {name} failed: {type(error).__name__}: {error}") from error
-    return _model_of(forecast, batches, name, max_positions)
+    return _model_of(forecast, batches, name, max_positions, layers)
 
 
 def _ids(sequences: int, tokens: int) -> Any:
@@ -365,7 +450,11 @@ def _ids(sequences: int, tokens: int) -> Any:
     return torch.zeros(sequences, tokens, dtype=torch.long, device="cuda")
 
 
-def _sizes(max_positions: int | None) -> tuple[tuple[int, int], tuple[int, int]]:
+def _sizes(
+    max_positions: int | None, *, is_scanned: bool
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    if is_scanned and (max_positions or _TOKENS[1]) >= _SCANNED_TOKENS[1] + _SCANNED_PAST[1]:
+        return _SCANNED_TOKENS, _SCANNED_PAST
     if max_positions is None or max_positions >= _TOKENS[1] + _PAST[1]:
         return _TOKENS, _PAST
     unit = max_positions // 8
@@ -375,19 +464,31 @@ def _sizes(max_positions: int | None) -> tuple[tuple[int, int], tuple[int, int]]
 
 
 def _model_of(
-    forecast: Forecast, batches: list[tuple[int, int, int]], name: str, max_positions: int | None
+    forecast: Forecast,
+    batches: list[tuple[int, int, int]],
+    name: str,
+    max_positions: int | None,
+    layers: dict[str, RecurrentLayer],
 ) -> ServedModel:
     recording = forecast.recording
     steps = [step for step in recording.steps for _ in range(step.count)]
     # the model, then of each batch: past, ids, forward
-    forwards = [steps[3 * (at + 1)] for at in range(len(batches))]
-    points = tuple(
-        RecordedPoint(*batch, launches_of(step.entries))
-        for batch, step in zip(batches, forwards, strict=True)
-    )
-    if not any(point.launches for point in points):
+    first = len(steps) - 3 * len(batches) + 2
+    forwards = [launches_of(step.entries) for step in steps[first::3]]
+    if not any(forwards):
         raise OptionError(f'the model of {name} runs nothing on the GPU: build it on "cuda"')
-    return ServedModel(name, points, _parameter_bytes(recording), _host_us(forecast), max_positions)
+    points = tuple(
+        RecordedPoint(*batch, with_scans(launches, layers))
+        for batch, launches in zip(batches, forwards, strict=True)
+    )
+    # the host launches as many kernels less as reference code has more
+    host_us = (
+        forecast.timeline.steps[first].host_ns
+        / 1e3
+        * len(points[0].launches)
+        / max(1, len(forwards[0]))
+    )
+    return ServedModel(name, points, _parameter_bytes(recording), host_us, max_positions)
 
 
 def _parameter_bytes(recording: Recording) -> int:
@@ -397,8 +498,3 @@ def _parameter_bytes(recording: Recording) -> int:
         for entry in step.entries
         if isinstance(entry, Alloc) and entry.kind == "parameter"
     )
-
-
-def _host_us(forecast: Forecast) -> float:
-    """What the host takes for one forward, as Python and torch launch it."""
-    return forecast.timeline.steps[3].host_ns / 1e3

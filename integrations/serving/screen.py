@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from neusight.integrations.serving.request import ServeRequest
 from neusight.integrations.serving.service import TYPICAL_SEQUENCES, LoadPoint, Server
@@ -37,9 +37,7 @@ def server_lines(server: Server) -> list[str]:
         f"  memory    {bytes_text(capacity.usable_bytes)} of "
         f"{bytes_text(deployment.gpu.memory_bytes)} usable{a_gpu}: "
         f"{bytes_text(capacity.weight_bytes)} weights, {bytes_text(capacity.kv_bytes)} KV cache",
-        f"  KV cache  {capacity.num_tokens:,} tokens in {capacity.num_blocks:,} blocks of "
-        f"{capacity.block_size}; {program.kv_bytes_per_token / 1024:,.1f} KiB a token{a_gpu}"
-        f"{_window_text(server)}",
+        *_cache_lines(server, a_gpu),
     ]
     if program.unmatched:
         names = ", ".join(program.unmatched)
@@ -48,6 +46,27 @@ def server_lines(server: Server) -> list[str]:
             f"{server.unmatched_share:.1%} of a step of {TYPICAL_SEQUENCES} tokens"
         )
     return lines
+
+
+def _cache_lines(server: Server, a_gpu: str) -> Iterator[str]:
+    capacity, program = server.capacity, server.program
+    if program.kv_bytes_per_token:
+        yield (
+            f"  KV cache  {capacity.num_tokens:,} tokens in {capacity.num_blocks:,} blocks of "
+            f"{capacity.block_size}; {program.kv_bytes_per_token / 1024:,.1f} KiB a token{a_gpu}"
+            f"{_window_text(server)}"
+        )
+    if program.state_bytes:
+        dtypes = ", ".join(dict.fromkeys(layer.state_dtype for layer, _ in program.recurrences))
+        held = (
+            f"in {capacity.state_blocks:,} of these blocks"
+            if capacity.state_blocks
+            else f"{capacity.num_blocks:,} sequences of any length"
+        )
+        yield (
+            f"  state     {bytes_text(program.state_bytes)} a sequence{a_gpu} ({dtypes}), {held}; "
+            "scans are priced as mamba_ssm's kernels, whatever computes them in the model's code"
+        )
 
 
 def _window_text(server: Server) -> str:

@@ -184,6 +184,7 @@ class Server:
             kv_dtype=self.settings.kv_dtype,
             host_us=model.host_us,
             windows=model.windows,
+            recurrences=dict(model.recurrences),
             adapters=self.settings.adapters,
         )
 
@@ -234,6 +235,11 @@ class Server:
     @cached_property
     def _capacities(self) -> list[Capacity]:
         settings = self.settings
+        if len({bool(program.kv_bytes_per_token) for program in self.programs}) > 1:
+            raise OptionError(
+                f"--pp {self.deployment.stages}: some stages have attention and some only states, "
+                "whose blocks hold different things. Use fewer stages."
+            )
         return [
             capacity_of(
                 program,
@@ -271,19 +277,21 @@ class Server:
         settings = self.settings
         return SchedulerOptions(
             num_blocks=self.capacity.num_blocks,
-            block_size=settings.block_size,
+            block_size=self.capacity.block_size,
             max_num_seqs=settings.max_num_seqs,
             max_num_batched_tokens=settings.max_num_batched_tokens,
             max_model_len=self.max_model_len,
             chunked_prefill=settings.chunked_prefill,
             policy=settings.policy,  # type: ignore[arg-type]  # one of its choices
-            keeps_prefixes=settings.keeps_prefixes,
+            # vLLM leaves prefix caching off for models with states
+            keeps_prefixes=settings.keeps_prefixes and not self.program.recurrences,
             drafts=settings.drafts,
             acceptance=settings.acceptance,
             seed=settings.seed,
             window=self.program.window,
             window_share=self.program.window_share,
             stages=self.deployment.stages,
+            state_blocks=self.capacity.state_blocks,
         )
 
     def under(

@@ -27,9 +27,6 @@ _MOST_START_TOKENS = 4
 #: decide, and none are computed. As `neusight serve` assumes it.
 ASSUMED_ACCEPTANCE = 0.7
 
-#: Rounds of drafts and their verification that are not taken for a coincidence.
-_LEAST_ROUNDS = 2
-
 
 class DecodeCall(NamedTuple):
     """One more token for each sequence, or a round of drafted ones: `context` counts those of a
@@ -57,6 +54,7 @@ class Generation:
     encoded: int = 0
     encode_us: float = 0.0
     drafted: int = 0
+    cached: int = 0
 
     def tokens_per_round(self, acceptance: float = ASSUMED_ACCEPTANCE) -> float:
         """Tokens that a round is expected to yield, of each sequence: those accepted and one more
@@ -126,31 +124,33 @@ def generation_of(timeline: Timeline) -> Generation | None:
     speculative = _speculative(calls, timeline, is_steady)
     if speculative is not None:
         return speculative
-    for generated, encoder in _generations(calls):
-        generation = _generation(generated, encoder, timeline, is_steady)
+    for prompt, generated, encoder in _generations(calls):
+        generation = _generation(prompt, generated, encoder, timeline, is_steady)
         if found is None or len(generation.decodes) >= len(found.decodes):
             found = generation
     return found
 
 
 def _generation(
+    prompt: Sequence[_ModelCall],
     calls: Sequence[_ModelCall],
     encoder: _ModelCall | None,
     timeline: Timeline,
     is_steady: Sequence[bool],
 ) -> Generation:
-    """Of decoded tokens those count that steady steps hold, if any: before CUDA graphs are
-    replayed, they are captured."""
-    first = calls[0]
-    pairs = list(pairwise(calls))
+    """Of a prompt, in one part or several, and the decoded tokens. Of these those count that steady
+    steps hold, if any: before CUDA graphs are replayed, they are captured."""
+    first = prompt[0]
+    pairs = list(pairwise([prompt[-1], *calls]))
     steady = [(before, call) for before, call in pairs if is_steady[call.step]]
     start_ns = first.start_ns if encoder is None else encoder.start_ns
     return Generation(
         samples=first.entry.samples,
-        prompt=first.context,
-        ttft_us=(first.end_ns - start_ns) / 1000,
+        prompt=sum(call.entry.length for call in prompt),
+        ttft_us=(prompt[-1].end_ns - start_ns) / 1000,
         encoded=0 if encoder is None else encoder.entry.length,
         encode_us=0.0 if encoder is None else (encoder.end_ns - start_ns) / 1000,
+        cached=first.context - first.entry.length,
         decodes=tuple(
             DecodeCall(call.context, _latency_ns(before, call, timeline) / 1000)
             for before, call in steady or pairs
@@ -164,7 +164,7 @@ def _speculative(
     """The last generation in which tokens are drafted and verified: its rounds of most drafts. Of
     each the model that verifies is called once; one more token is taken to be there than before."""
     rounds = _rounds(calls, timeline)
-    if len(rounds) < _LEAST_ROUNDS:
+    if not rounds:
         return None
     whole = [(number, at) for number, at in rounds if _is_whole(calls, at, is_steady)]
     first = _first_own_call(calls, rounds[0][1])
@@ -245,18 +245,24 @@ def _latency_ns(before: _ModelCall, call: _ModelCall, timeline: Timeline) -> int
 
 def _generations(
     calls: Sequence[_ModelCall],
-) -> Iterator[tuple[Sequence[_ModelCall], _ModelCall | None]]:
-    """The calls of each, the prompt's first, and that of its encoder. The program's last call,
-    where it has no step of its own, is left out where others say the same: the choice of its token
-    may not have been recorded."""
-    first: int | None = None
+) -> Iterator[tuple[Sequence[_ModelCall], Sequence[_ModelCall], _ModelCall | None]]:
+    """The calls of each: the prompt's (several where it enters in parts), those that decode, and
+    that of its encoder. The program's last call, where it has no step of its own, is left out where
+    others say the same: the choice of its token may not have been recorded."""
+    first, last = None, 0  # of the prompt
     for at, call in enumerate([*calls, None]):
         if call is not None and call.entry.is_decode:
             continue
-        if first is not None and at - first > 1 and calls[first].entry.samples:
-            is_last = call is None and at - first > 2 and not calls[at - 1].is_alone
-            yield calls[first : at - is_last], _encoder_of(calls, first)
-        first = at
+        if first is not None and at - last > 1 and calls[last].entry.samples:
+            is_last = call is None and at - last > 2 and not calls[at - 1].is_alone
+            yield (
+                calls[first : last + 1],
+                calls[last + 1 : at - is_last],
+                _encoder_of(calls, first),
+            )
+        is_next_part = call is not None and call.entry.has_cache and at - last == 1
+        first = first if is_next_part else at
+        last = at
 
 
 def _encoder_of(calls: Sequence[_ModelCall], first: int) -> _ModelCall | None:
@@ -289,7 +295,9 @@ def _calls(timeline: Timeline) -> Iterator[_ModelCall]:
 
 def _with(entry: ModelInput, context: int) -> int:
     """The tokens of a sequence with those that enter; a model without a cache is given all."""
-    return context + 1 if entry.is_decode and entry.length == 1 else entry.length
+    if entry.has_cache or (entry.is_decode and entry.length == 1):
+        return context + entry.length
+    return entry.length
 
 
 def _ends_step(spans: Sequence[InputSpan], at: int) -> bool:

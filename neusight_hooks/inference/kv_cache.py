@@ -14,6 +14,7 @@ from neusight.recording.recording import (
     OpCall,
     OpSignature,
     Recording,
+    TensorSpec,
     replays,
 )
 
@@ -28,6 +29,9 @@ _WRITES = {
 
 #: Ops that give the part of a cache that is then copied to, as `cache[:, at] = keys` does.
 _PARTS = ("aten::slice", "aten::select", "aten::narrow")
+
+#: What is in the names of compiled kernels that write into a cache.
+_COMPILED_WRITES = ("index_put", "index_copy")
 
 #: Dimensions of keys at least: tokens and sizes of heads.
 _LEAST_DIMENSIONS = 2
@@ -86,13 +90,29 @@ def kv_bytes_per_token(recording: Recording) -> float | None:
     return grown if grown > _MOST_OF_IDS else 0.0
 
 
+def state_bytes_per_sequence(recording: Recording) -> float:
+    """Bytes that modules keep of each sequence between two decoded tokens; a cache of keys and
+    values, which grows, is part of it."""
+    held = [
+        call.held_bytes / call.entry.samples for call in _calls(recording) if _is_token(call.entry)
+    ]
+    return median(held) if held else 0.0
+
+
 def _of_prompt(calls: Sequence[_CachedCall]) -> float:
     """Bytes that are kept of each token of a prompt. Of the last tokens a quantized cache holds
     more, until there are enough of them to be packed."""
-    for prompt, token in pairwise(calls):
-        entry = prompt.entry
-        if entry.length and not entry.is_decode and _is_token(token.entry):
-            return (token.held_bytes - prompt.held_bytes) / (token.entry.samples * entry.length)
+    first, length = 0, 0
+    for at, call in enumerate(calls):
+        entry = call.entry
+        if length and _is_token(entry):
+            return (call.held_bytes - calls[first].held_bytes) / (entry.samples * length)
+        if entry.is_decode:
+            length = 0
+        elif length and entry.has_cache:  # the next part of the same prompt
+            length += entry.length
+        else:
+            first, length = at, entry.length
     return 0.0
 
 
@@ -154,6 +174,8 @@ def _written(call: OpCall, before: OpSignature | None, prompt: int) -> int:
     signature = call.signature
     if not call.module:
         return 0
+    if signature.op.startswith("inductor::"):
+        return _written_by_compiled(signature, prompt)
     if signature.op == "aten::copy_" and before is not None and before.op in _PARTS:
         part, whole = signature.optional_tensor("self"), before.optional_tensor("self")
         if part is None or whole is None or before.outputs != (part,):
@@ -165,3 +187,19 @@ def _written(call: OpCall, before: OpSignature | None, prompt: int) -> int:
     if written is None or whole is None or len(written.shape) < _LEAST_DIMENSIONS:
         return 0
     return written.num_bytes if written.numel < whole.numel else 0
+
+
+def _written_by_compiled(signature: OpSignature, prompt: int) -> int:
+    """Bytes that a compiled kernel writes into a tensor with space for the prompt's tokens too."""
+    written = signature.by_name.get("bytes_written")
+    is_write = any(name in signature.op for name in _COMPILED_WRITES)
+    if not is_write or not isinstance(written, int):
+        return 0
+    is_part = any(
+        isinstance(value, TensorSpec)
+        and "out_ptr" in name
+        and len(value.shape) >= _LEAST_DIMENSIONS
+        and value.num_bytes > prompt * written
+        for name, value in signature.arguments
+    )
+    return written if is_part else 0

@@ -17,11 +17,14 @@ _LONGER = 0.005
 @dataclass(frozen=True)
 class Phases:
     """A generation and its cache: `kv_bytes_per_token` of each token of a sequence (None: not
-    known, 0: nothing), `free_bytes` of the GPU that nothing needs."""
+    known, 0: nothing), `free_bytes` of the GPU that nothing needs. `kv_bytes_per_sequence` is what
+    a sequence of any length keeps where nothing is kept of a token: the state of a recurrent model,
+    or the windows of its attention, which are full (0: not known, or it depends on the length)."""
 
     generation: Generation
     kv_bytes_per_token: float | None
     free_bytes: int
+    kv_bytes_per_sequence: float = 0.0
 
     @property
     def ttft_us(self) -> float:
@@ -51,6 +54,8 @@ class Phases:
     def sequences_free(self) -> int | None:
         """Sequences of the last recorded context whose cache still fits; None where an encoder's
         part of the cache would come to it."""
+        if self.kv_bytes_per_sequence:
+            return int(max(0, self.free_bytes) / self.kv_bytes_per_sequence)
         tokens = self.kv_tokens_free
         if tokens is None or self.generation.encode_us:
             return None
@@ -80,6 +85,12 @@ def phase_lines(phases: Phases | None) -> Iterator[str]:
 
 def _cache_lines(phases: Phases) -> Iterator[str]:
     tokens = phases.kv_tokens_free
+    if phases.kv_bytes_per_sequence:
+        yield (
+            f"            cache of {bytes_text(round(phases.kv_bytes_per_sequence))} a sequence of "
+            f"any length; in the {bytes_text(max(0, phases.free_bytes))} left fit "
+            f"{phases.sequences_free:,} sequences more"
+        )
     if phases.kv_bytes_per_token and tokens is not None:
         sequences = phases.sequences_free
         context = phases.generation.last_context
@@ -123,6 +134,8 @@ def _drafts_text(found: Generation) -> str:
 
 def _prompt_text(found: Generation) -> str:
     prompt = f"{found.samples} x {found.prompt:,} tokens"
+    if found.cached:
+        prompt += f" after {found.cached:,} in the cache"
     if not found.encode_us:
         return prompt
     tokens = f" of {found.encoded:,} tokens" if found.encoded else ""
@@ -143,6 +156,8 @@ def phases_json(phases: Phases | None) -> dict[str, Any]:
             "tokens_per_s": None,
             "kv_bytes_per_token": None,
             "kv_tokens_free": None,
+            "kv_bytes_per_sequence": None,
+            "kv_sequences_free": None,
             "drafts": None,
         }
     found = phases.generation
@@ -166,6 +181,8 @@ def phases_json(phases: Phases | None) -> dict[str, Any]:
         "tokens_per_s": round(phases.tokens_per_s, 3),
         "kv_bytes_per_token": phases.kv_bytes_per_token,
         "kv_tokens_free": phases.kv_tokens_free,
+        "kv_bytes_per_sequence": phases.kv_bytes_per_sequence or None,
+        "kv_sequences_free": phases.sequences_free,
         "drafts": _drafts_json(found),
     }
 

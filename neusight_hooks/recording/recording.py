@@ -300,13 +300,15 @@ class ModelInput:
     something else (`length` 0; `samples` 0 where they are not known). `is_decode`: one new token
     for each sequence, after those that entered before. `drafted`: so many of the tokens are
     proposals that it verifies (speculative decoding), made by the `draft_calls` calls of another
-    model before this one; 0 where they were found otherwise."""
+    model before this one; 0 where they were found otherwise. `has_cache`: a prompt, or the next
+    part of one, that is given what the call before made (keys and values of the tokens so far)."""
 
     samples: int
     length: int
     is_decode: bool = False
     drafted: int = 0
     draft_calls: int = 0
+    has_cache: bool = False
 
 
 Entry = (

@@ -76,8 +76,8 @@ _MOST_REPLAYED = 2_000_000
 
 T = TypeVar("T")
 
-#: A `ModelInput` of drafted tokens, with what is 0 of others.
-_VERIFIED = "verified_input"
+#: A `ModelInput` of drafted tokens, with what is 0 of others; one with a cache, with all.
+_VERIFIED, _CONTINUED = "verified_input", "continued_input"
 
 _PLAIN: dict[str, type] = {
     "empty_cache": EmptyCache,
@@ -87,8 +87,9 @@ _PLAIN: dict[str, type] = {
     "mark": Mark,
     "model_input": ModelInput,
     _VERIFIED: ModelInput,
+    _CONTINUED: ModelInput,
 }
-_NAME_OF = {kind: name for name, kind in _PLAIN.items() if name != _VERIFIED}
+_NAME_OF = {kind: name for name, kind in _PLAIN.items() if name not in (_VERIFIED, _CONTINUED)}
 _ENTRIES = frozenset({"a", "p", "f", "s", *_PLAIN})
 
 
@@ -195,12 +196,14 @@ def _encode(recording: Recording) -> dict[str, Any]:
         if isinstance(entry, Synchronize):
             stack = stacks.number(entry.stack)
             return ["s", entry.reason, entry.source, entry.stream, entry.event, stack]
-        names = type(entry).__slots__
+        values = [getattr(entry, name) for name in type(entry).__slots__]
         if isinstance(entry, ModelInput):
-            if entry.drafted:
-                return [_VERIFIED, *(getattr(entry, name) for name in names)]
-            names = names[:3]
-        return [_NAME_OF[type(entry)], *(getattr(entry, name) for name in names)]
+            if entry.has_cache:
+                return [_CONTINUED, *values]
+            return (
+                [_VERIFIED, *values[:-1]] if entry.drafted else [_NAME_OF[ModelInput], *values[:3]]
+            )
+        return [_NAME_OF[type(entry)], *values]
 
     steps = [
         [step.kind, step.count, [encode_entry(entry) for entry in step.entries]]
@@ -335,6 +338,7 @@ _ROWS: dict[str, tuple[_Check, ...]] = {
     "mark": (_is_text, _is_one_of(MarkKind), _is_text, _is_text),
     "model_input": (_is_text, is_count, is_count, _is_flag),
     _VERIFIED: (_is_text, is_count, is_count, _is_flag, is_count, is_count),
+    _CONTINUED: (_is_text, is_count, is_count, _is_flag, is_count, is_count, _is_flag),
     "step": (_is_one_of(StepKind), is_count, lambda value: isinstance(value, list)),
     "batch": (is_count, _is_none_or(is_count), _is_none_or(is_count), _is_text,
               _is_one_of(BatchSource)),

@@ -53,6 +53,11 @@ class StorageWatch:
         self._next = 0
         self._num_pools = 0
 
+    @property
+    def num_made(self) -> int:
+        """How many there were so far."""
+        return self._next
+
     def follow(self, tensor: ForecastTensor, op: TapedOp) -> None:
         """From now on the storage of a tensor that the op returned, if it is new."""
         if tensor._fake_device.type != "cuda":

@@ -17,7 +17,9 @@ _ACTIVATION_BYTES = 2
 
 @dataclass(frozen=True)
 class Capacity:
-    """One GPU's memory in bytes: all that the server may use, and what of it is for what."""
+    """One GPU's memory in bytes: all that the server may use, and what of it is for what.
+    `state_bytes` are kept of each sequence, in blocks of their own; where nothing else is kept,
+    a block holds a sequence of any length."""
 
     usable_bytes: int
     weight_bytes: int
@@ -26,11 +28,21 @@ class Capacity:
     kv_bytes: int
     kv_bytes_per_token: int
     block_size: int
+    state_bytes: int = 0
+
+    @property
+    def _block_bytes(self) -> int:
+        return self.kv_bytes_per_token * self.block_size or self.state_bytes or 1
 
     @property
     def num_blocks(self) -> int:
         """Blocks of the cache."""
-        return self.kv_bytes // max(1, self.kv_bytes_per_token * self.block_size)
+        return self.kv_bytes // self._block_bytes
+
+    @property
+    def state_blocks(self) -> int:
+        """Blocks of a sequence's state, beside those of its tokens."""
+        return -(-self.state_bytes // self._block_bytes) if self.kv_bytes_per_token else 0
 
     @property
     def num_tokens(self) -> int:
@@ -38,8 +50,9 @@ class Capacity:
         return self.num_blocks * self.block_size
 
 
-#: Tokens that fit where nothing is kept of a token (states of a fixed size).
+#: Sequences that fit where nothing is kept of any, and tokens of one where none are.
 _UNLIMITED_BLOCKS = 1 << 24
+_ANY_LENGTH = 1 << 31
 
 
 def capacity_of(
@@ -58,7 +71,9 @@ def capacity_of(
     activations = max_tokens * program.widest * _ACTIVATION_BYTES
     activations += max_seqs * program.vocabulary * _LOGIT_BYTES
     left = usable - program.weight_bytes - activations - gpu.context_bytes
-    a_block = program.kv_bytes_per_token * block_size
+    if not program.kv_bytes_per_token:
+        block_size = _ANY_LENGTH
+    a_block = program.kv_bytes_per_token * block_size or program.state_bytes
     if num_blocks is not None:
         left = num_blocks * a_block
     elif not a_block:
@@ -78,4 +93,5 @@ def capacity_of(
         kv_bytes=left,
         kv_bytes_per_token=program.kv_bytes_per_token,
         block_size=block_size,
+        state_bytes=program.state_bytes,
     )

@@ -14,7 +14,7 @@ from neusight.predictors.kernel import (
     KernelClass,
     RowsSize,
 )
-from neusight.serving.launches import EXPERTS, LaunchedKernel
+from neusight.serving.launches import EXPERTS, SCAN, LaunchedKernel, is_plain_product
 
 #: Classes of the kernels between products that a compiler joins.
 _POINTWISE = (KernelClass.ELEMENTWISE, KernelClass.COPY)
@@ -28,11 +28,14 @@ _CACHE_WRITES = ("cat", "index_copy", "index_put", "copy")
 
 @dataclass(frozen=True)
 class Fused:
-    """What an engine launches. `unmatched` names the kernels that no pattern knows, which stay as
-    the model launches them."""
+    """What an engine launches."""
 
     launches: tuple[LaunchedKernel, ...]
-    unmatched: tuple[str, ...]
+
+    @property
+    def unmatched(self) -> tuple[str, ...]:
+        """Names of the kernels that no pattern knows, which stay as the model launches them."""
+        return tuple(item.kernel.name for item in self.launches if item.is_unmatched)
 
 
 def with_attention(
@@ -88,7 +91,7 @@ def _as_attention(
     heads = size.batch // sequences
     projections = (item.kernel for item in reversed(launches[:start]))
     # torch's math attention upcasts what the cache holds in the dtype of the projections
-    dtype = next((one.dtype for one in projections if _is_plain_product(one)), scores.dtype)
+    dtype = next((one.dtype for one in projections if is_plain_product(one)), scores.dtype)
     kernel = Kernel.attention(
         sequences, heads, heads, size.m, size.n, size.k,
         causal=True, dtype=dtype, head_dim_v=out.n,
@@ -158,7 +161,7 @@ def joined_products(launches: Sequence[LaunchedKernel]) -> list[tuple[int, ...]]
     found: list[tuple[int, ...]] = []
     taken: set[int] = set()
     for at, launch in enumerate(launches):
-        if at in taken or not _is_plain_product(launch.kernel):
+        if at in taken or not is_plain_product(launch.kernel):
             continue
         group = [at, *_siblings(launches, at)]
         taken.update(group)
@@ -175,7 +178,7 @@ def _siblings(launches: Sequence[LaunchedKernel], first: int) -> Iterator[int]:
     for at in range(first + 1, len(launches)):
         other = launches[at]
         kernel = other.kernel
-        if _is_plain_product(kernel):
+        if is_plain_product(kernel):
             like = kernel.size
             assert isinstance(like, GemmSize)
             if other.parent != start.parent or (like.m, like.k) != (size.m, size.k):
@@ -190,11 +193,6 @@ def _may_lie_between(kernel: Kernel, size: GemmSize) -> bool:
     if kernel.kernel_class in (KernelClass.ATTENTION, KernelClass.GEMM):
         return False
     return not (kernel.name == "add" and _numel(kernel) == size.m * size.k and _reads_two(kernel))
-
-
-def _is_plain_product(kernel: Kernel) -> bool:
-    size = kernel.size
-    return isinstance(size, GemmSize) and size.batch == 1 and kernel.name != EXPERTS
 
 
 def _numel(kernel: Kernel) -> int:
@@ -233,22 +231,19 @@ def engine_launches(
         and launch.kernel.kernel_class in (KernelClass.GEMM, KernelClass.ATTENTION)
     ]
     found: list[LaunchedKernel] = []
-    unmatched: list[str] = []
     before: LaunchedKernel | None = None
     start = 0
     for at in [*anchors, len(whole)]:
         between = [whole[item] for item in range(start, at) if item not in later]
         after = merged.get(at, whole[at]) if at < len(whole) else None
         span = _Span(before, between, after, tokens)
-        kept, strange = _span_launches(span)
-        found += kept
-        unmatched += strange
+        found += _span_launches(span)
         if after is not None:
             if after.kernel.kernel_class is KernelClass.ATTENTION:
                 after = _paged(after, between)
             found.append(after)
         before, start = after, at + 1
-    return Fused(tuple(found), tuple(unmatched))
+    return Fused(tuple(found))
 
 
 def _merged(group: Sequence[LaunchedKernel]) -> LaunchedKernel:
@@ -280,15 +275,14 @@ class _Span(NamedTuple):
     tokens: int
 
 
-def _span_launches(span: _Span) -> tuple[list[LaunchedKernel], list[str]]:
-    """The kernels of an engine between two products, and the names of those that no pattern
-    knows."""
+def _span_launches(span: _Span) -> list[LaunchedKernel]:
+    """The kernels of an engine between two products."""
     before = None if span.before is None else span.before.kernel
     after = None if span.after is None else span.after.kernel
     if before is None:
-        return _opening(span.between), []
+        return _opening(span.between)
     if after is not None and after.kernel_class is KernelClass.ATTENTION:
-        return _before_attention(span, span.after), []
+        return _before_attention(span, span.after)
     if after is not None and after.name == EXPERTS and before.name != EXPERTS:
         return _routing(span, after)
     between = span.between
@@ -297,8 +291,7 @@ def _span_launches(span: _Span) -> tuple[list[LaunchedKernel], list[str]]:
         between, combined = _combining(span)
     if before.kernel_class is KernelClass.ATTENTION:  # written in the layout that is read next
         between = [item for item in between if item.kernel.kernel_class is not KernelClass.COPY]
-    kept, strange = _between_products(between, before)
-    return [*combined, *kept], strange
+    return [*combined, *_between_products(between, before)]
 
 
 def _opening(between: list[LaunchedKernel]) -> list[LaunchedKernel]:
@@ -376,7 +369,7 @@ def _paged(attention: LaunchedKernel, between: Sequence[LaunchedKernel]) -> Laun
     return attention._replace(kernel=kernel)
 
 
-def _routing(span: _Span, experts: Kernel) -> tuple[list[LaunchedKernel], list[str]]:
+def _routing(span: _Span, experts: Kernel) -> list[LaunchedKernel]:
     """From the router's scores to the experts: top-k of the softmax, and the experts' rows."""
     size = experts.size
     assert isinstance(size, GemmSize) and span.before is not None
@@ -385,7 +378,7 @@ def _routing(span: _Span, experts: Kernel) -> tuple[list[LaunchedKernel], list[s
     like = span.before
     topk = _rows("topk_softmax", scores, 8 * rows, like, DTYPE_BYTES[experts.dtype])
     align = _rows("align_experts", 8 * rows, 8 * rows, like, DTYPE_BYTES[experts.dtype])
-    return [topk, align, align], []
+    return [topk, align, align]
 
 
 def _combining(span: _Span) -> tuple[list[LaunchedKernel], list[LaunchedKernel]]:
@@ -401,12 +394,9 @@ def _combining(span: _Span) -> tuple[list[LaunchedKernel], list[LaunchedKernel]]
     return rest, [combined]
 
 
-def _between_products(
-    between: list[LaunchedKernel], before: Kernel
-) -> tuple[list[LaunchedKernel], list[str]]:
+def _between_products(between: list[LaunchedKernel], before: Kernel) -> list[LaunchedKernel]:
     """Residual sums join the norm that follows, other pointwise kernels one another."""
     kept: list[LaunchedKernel] = []
-    strange: list[str] = []
     pointwise: list[LaunchedKernel] = []
 
     def join() -> None:
@@ -426,10 +416,9 @@ def _between_products(
                 pointwise.append(first)
         else:
             join()
-            kept.append(first)
-            strange.append(first.kernel.name)
+            kept.append(first._replace(is_unmatched=first.kernel.name != SCAN))
     join()
-    return kept, strange
+    return kept
 
 
 def _is_residual(launch: LaunchedKernel, norm: Sequence[LaunchedKernel]) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
 import numpy as np
 
+from neusight.inference.states import RecurrentLayer
 from neusight.ops import map_op
 from neusight.predictors.errors import RecordingError
 from neusight.predictors.kernel import (
@@ -24,13 +25,19 @@ from neusight.recording.recording import Entry, OpCall
 
 #: Name of the product of a mixture's experts, a problem for each of them.
 EXPERTS = "grouped_gemm"
+#: Name of what stands for the kernels of a layer with a state.
+SCAN = "recurrent_scan"
+#: What the kernels of a norm written in ops end with.
+_ROOT = "rsqrt"
 
 
 class LaunchedKernel(NamedTuple):
-    """A kernel that a model launches, and the module that does so."""
+    """A kernel that a model launches, and the module that does so. `is_unmatched`: no pattern of
+    what an engine launches instead knows it."""
 
     kernel: Kernel
     module: str = ""
+    is_unmatched: bool = False
 
     @property
     def parent(self) -> str:
@@ -69,6 +76,12 @@ class RecordedPoint:
         )
 
 
+def is_plain_product(kernel: Kernel) -> bool:
+    """Whether it is one product, with weights as a rule: of no batch and not of experts."""
+    size = kernel.size
+    return isinstance(size, GemmSize) and size.batch == 1 and kernel.name != EXPERTS
+
+
 def launches_of(entries: Sequence[Entry]) -> tuple[LaunchedKernel, ...]:
     """Every kernel that the recorded ops launch, in order."""
     calls = (entry for entry in entries if isinstance(entry, OpCall))
@@ -77,6 +90,44 @@ def launches_of(entries: Sequence[Entry]) -> tuple[LaunchedKernel, ...]:
         for call in calls
         for kernel in map_op(call.signature, call.math).kernels
     )
+
+
+def with_scans(
+    launches: Sequence[LaunchedKernel], layers: Mapping[str, RecurrentLayer]
+) -> tuple[LaunchedKernel, ...]:
+    """The same with one kernel in the place of all that recurrent layers launch between their
+    projections and norms: reference code computes states in loops and with tensors that a server's
+    kernels never make. Layers are named by their modules."""
+    kept: dict[int, LaunchedKernel] = {}
+    last: dict[str, int] = {}
+    normed = {item.module for item in launches if _is_of_norm(item.kernel)}
+    for at, item in enumerate(launches):
+        owner = item.module if item.module in layers else item.parent
+        is_other = owner not in layers
+        if is_other or (owner != item.module and _is_kept(item, normed)):
+            kept[at] = item
+        else:
+            last[owner] = at
+    for module, at in last.items():
+        kept[at] = LaunchedKernel(_scan_of(launches[at].kernel, layers[module]), module)
+    return tuple(kept[at] for at in sorted(kept))
+
+
+def _is_kept(item: LaunchedKernel, normed: set[str]) -> bool:
+    return is_plain_product(item.kernel) or item.module in normed
+
+
+def _is_of_norm(kernel: Kernel) -> bool:
+    return kernel.kernel_class is KernelClass.NORMALIZATION or kernel.name == _ROOT
+
+
+def _scan_of(like: Kernel, layer: RecurrentLayer) -> Kernel:
+    """Stands for the kernels of the layer, which are priced by what a step holds."""
+    elements = layer.heads * layer.width
+    return Kernel.rows(
+        KernelClass.REDUCTION, SCAN, 1, elements,
+        dtype=like.dtype, bytes_read=elements, bytes_written=elements,
+    )  # fmt: skip
 
 
 #: Values of a kernel that follow the batch, beside its size.
@@ -99,6 +150,7 @@ class FittedKernel:
     coefficients: tuple[tuple[float, ...], ...]
     repeats: bool = False
     experts: int = 0
+    is_unmatched: bool = False
 
     @property
     def depends_on(self) -> tuple[bool, bool, bool]:
@@ -193,8 +245,8 @@ def _resized(size: Size, values: list[int]) -> Size:
 
 
 def fitted_kernels(points: Sequence[RecordedPoint]) -> tuple[FittedKernel, ...]:
-    """The kernels of a model as functions of the batch; attention is left out, which has a price of
-    its own. RecordingError where the points do not launch the same kernels.
+    """The kernels of a model as functions of the batch; attention and scans are left out, which
+    have prices of their own. RecordingError where the points do not launch the same kernels.
 
     Five points give all coefficients: two numbers of tokens and of past tokens, and two sequences.
     Of points with as many sequences each, the logits and what follows have a row for each sequence.
@@ -204,9 +256,12 @@ def fitted_kernels(points: Sequence[RecordedPoint]) -> tuple[FittedKernel, ...]:
         _require_alike(first, point)
     system = np.array([(1.0, *point.totals) for point in points])
     found = {
-        at: _fitted([point.launches[at].kernel for point in points], system, points)
+        at: replace(
+            _fitted([point.launches[at].kernel for point in points], system, points),
+            is_unmatched=launch.is_unmatched,
+        )
         for at, launch in enumerate(first.launches)
-        if launch.kernel.kernel_class is not KernelClass.ATTENTION
+        if launch.kernel.kernel_class is not KernelClass.ATTENTION and launch.kernel.name != SCAN
     }
     if len({point.sequences for point in points}) == 1:
         found.update(_for_sequences(first))

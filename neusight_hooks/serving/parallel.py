@@ -18,7 +18,7 @@ from neusight.predictors.kernel import (
     RowsSize,
 )
 from neusight.serving.fusion import joined_products
-from neusight.serving.launches import EXPERTS, LaunchedKernel
+from neusight.serving.launches import EXPERTS, SCAN, LaunchedKernel
 
 #: The number of a layer in the path of a module.
 _NUMBER = re.compile(r"(?:^|\.)(\d+)(?=\.|$)")
@@ -100,6 +100,9 @@ def tensor_parallel(
         kernel = launch.kernel
         if kernel.kernel_class is KernelClass.ATTENTION:
             found.append(launch._replace(kernel=_fewer_heads(kernel, ranks)))
+            is_cut = True
+        elif kernel.name == SCAN:
+            found.append(launch)
             is_cut = True
         elif kernel.kernel_class is KernelClass.GEMM and isinstance(kernel.size, GemmSize):
             if first_of.get(at, at) == last_product:

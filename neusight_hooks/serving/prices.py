@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
+from neusight.inference.states import RecurrentLayer
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import (
     DTYPE_BYTES,
@@ -24,6 +25,7 @@ from neusight.predictors.predictor import Predictor
 from neusight.serving.fusion import cached_heads, engine_launches, with_attention
 from neusight.serving.launches import (
     EXPERTS,
+    SCAN,
     BatchTotals,
     FittedKernel,
     LaunchedKernel,
@@ -118,15 +120,15 @@ class AttentionLayer(NamedTuple):
 @dataclass(frozen=True)
 class StepProgram:
     """What a step launches as functions of the batch, each with how often: `kernels` for tokens,
-    `attentions` for each layer's cache.
+    `attentions` for each layer's cache, `recurrences` for each layer's state.
 
     `host_us` is what the host takes for it eagerly (0: it was not recorded). `kv_bytes_per_token`,
-    `vocabulary` and `weight_bytes` are those of one GPU. `unmatched` names kernels that no pattern
-    knew.
+    `vocabulary` and `weight_bytes` are those of one GPU.
     """
 
     kernels: tuple[tuple[FittedKernel, int], ...]
     attentions: tuple[tuple[AttentionLayer, int], ...]
+    recurrences: tuple[tuple[RecurrentLayer, int], ...]
     kv_bytes_per_token: int
     weight_bytes: int
     vocabulary: int
@@ -134,7 +136,12 @@ class StepProgram:
     host_us: float = 0.0
     ranks: int = 1
     kv_dtype: str = ""
-    unmatched: tuple[str, ...] = ()
+
+    @property
+    def unmatched(self) -> tuple[str, ...]:
+        """Names of the kernels that no pattern knew."""
+        names = (kernel.base.name for kernel, _ in self.kernels if kernel.is_unmatched)
+        return tuple(dict.fromkeys(names))
 
     def cached_bytes(self, layer: AttentionLayer) -> int:
         """Bytes of a token in the cache of that layer."""
@@ -152,9 +159,15 @@ class StepProgram:
         return held / self.kv_bytes_per_token if held else 0.0
 
     @property
+    def state_bytes(self) -> int:
+        """Bytes of a sequence's states, whatever its length."""
+        return sum(count * layer.state_bytes for layer, count in self.recurrences)
+
+    @property
     def num_launches(self) -> int:
         """Kernels of a step."""
-        return sum(count for _, count in self.kernels) + sum(n for _, n in self.attentions)
+        scans = sum(count * len(layer.of_sequences(1)) for layer, count in self.recurrences)
+        return sum(n for _, n in self.kernels) + sum(n for _, n in self.attentions) + scans
 
 
 def step_program(points: Sequence[RecordedPoint], **options: Any) -> StepProgram:
@@ -174,13 +187,15 @@ def pipeline_programs(
     kv_dtype: str = "",
     host_us: float = 0.0,
     windows: Sequence[int] = (),
+    recurrences: Mapping[str, RecurrentLayer] | None = None,
     adapters: Adapters | None = None,
 ) -> tuple[StepProgram, ...]:
     """The steps of a model that was recorded at some points, as an engine runs them in each of
     `stages` on one of `ranks` GPUs, which share each expert or (`expert_parallel`) the experts.
-    `windows` is how far each attention looks, in order (0: all)."""
+    `windows` is how far each attention looks, in order (0: all); `recurrences` are the layers with
+    a state, by module."""
+    shared = {name: layer.shared(ranks) for name, layer in (recurrences or {}).items()}
     parts: list[list[RecordedPoint]] = [[] for _ in range(stages)]
-    unmatched: dict[str, None] = {}
     layers: list[AttentionLayer] = []
     before = after = adapter_bytes = 0
     for point in aligned(points):
@@ -188,14 +203,12 @@ def pipeline_programs(
         launches = with_attention(point.launches, sequences=point.sequences)
         cached = _cached_heads(launches) if engine.name == "eager" else []
         if engine.name != "eager":
-            fused = engine_launches(
+            launches = engine_launches(
                 point.launches,
                 tokens=tokens,
                 sequences=point.sequences,
                 merges=engine.name == "vllm",
-            )
-            launches = fused.launches
-            unmatched.update(dict.fromkeys(fused.unmatched))
+            ).launches
         before = _weight_bytes(launches)
         if quantization:
             launches = quantized(launches, quantization)
@@ -220,25 +233,19 @@ def pipeline_programs(
             own += others
             if stages > 1:
                 own += max(0, _logits_bytes(parts[-1][0].launches) - others)  # if they are tied
+        scans = [shared[item.module] for item in part[0].launches if item.kernel.name == SCAN]
         program = _of_stage(
-            part, layers[:num_layers], kv_dtype, engine=engine, is_last=at == stages - 1
+            part, layers[:num_layers], scans, kv_dtype, engine=engine, is_last=at == stages - 1
         )
         layers = layers[num_layers:]
-        found.append(
-            replace(
-                program,
-                weight_bytes=own,
-                host_us=host_us / stages,
-                ranks=ranks,
-                unmatched=tuple(unmatched),
-            )
-        )
+        found.append(replace(program, weight_bytes=own, host_us=host_us / stages, ranks=ranks))
     return tuple(found)
 
 
 def _of_stage(
     points: Sequence[RecordedPoint],
     layers: Sequence[AttentionLayer],
+    scans: Sequence[RecurrentLayer],
     kv_dtype: str,
     *,
     engine: Engine,
@@ -254,6 +261,7 @@ def _of_stage(
     return StepProgram(
         kernels=tuple(Counter(fitted).items()),
         attentions=tuple(Counter(layers).items()),
+        recurrences=tuple(Counter(scans).items()),
         kv_bytes_per_token=sum(int(layer.cached_elements * item[layer]) for layer in layers),
         weight_bytes=0,
         vocabulary=products[-1].n if products and is_last else 0,
@@ -390,13 +398,14 @@ class StepPrices:
         self._sequence_parts: dict[int, _Part] = {}
         self._context_parts: dict[BatchTotals, _Part] = {}
         self._attention: dict[tuple[object, ...], float] = {}
+        self._scans: dict[tuple[RecurrentLayer, int, bool], float] = {}
         self._gaps_us = program.num_launches * host.kernel_gap_us
         self._shares_heads = gpu.compute_capability[0] >= _PACKS_SINCE or gpu.vendor != "nvidia"
 
     def __call__(self, batch: StepBatch) -> StepCost:
         """Microseconds of the step and what bounds it."""
         part = self._kernels(batch)
-        kv_us = self._attention_us(batch)
+        kv_us = self._attention_us(batch) + self._scans_us(batch)
         us = (part.us[0], part.us[1], kv_us, part.us[3], part.us[4] + self._gaps_us)
         gpu_us = sum(us)
         latency_us = self._with_host(batch, gpu_us)
@@ -406,8 +415,7 @@ class StepPrices:
 
     def unmatched_share(self, batch: StepBatch) -> float:
         """What the kernels that no pattern knew take of the GPU's time in the step."""
-        names = frozenset(self.program.unmatched)
-        kernels = [item for item in self.program.kernels if item[0].base.name in names]
+        kernels = [item for item in self.program.kernels if item[0].is_unmatched]
         totals = BatchTotals(batch.sampled, batch.tokens, batch.context, batch.context)
         return sum(self._priced(kernels, totals).us) / self(batch).gpu_us
 
@@ -508,6 +516,34 @@ class StepPrices:
                 us += decode_us
             total += us * count
         return total
+
+    # -- states ------------------------------------------------------------------------------------
+
+    def _scans_us(self, batch: StepBatch) -> float:
+        """Of the tokens of prompts, and of each sequence, whose state is read and written."""
+        tokens = sum(chunk.tokens for chunk in batch.chunks)
+        total = 0.0
+        for layer, count in self.program.recurrences:
+            us = sum(
+                self._scan_us(layer, sequences, of_tokens=False)
+                for sequences in (batch.decodes, len(batch.chunks))
+            )
+            total += count * (us + self._scan_us(layer, tokens, of_tokens=True))
+        return total
+
+    def _scan_us(self, layer: RecurrentLayer, count: int, *, of_tokens: bool) -> float:
+        if not count:
+            return 0.0
+        count = self._padded(count)
+        key = (layer, count, of_tokens)
+        found = self._scans.get(key)
+        if found is None:
+            kernels = layer.of_tokens(count) if of_tokens else layer.of_sequences(count)
+            estimates = self.predictor.predict(list(kernels), self.gpu)
+            found = self._scans[key] = sum(estimate.latency_us for estimate in estimates)
+        return found
+
+    # -- attention over the cache ------------------------------------------------------------------
 
     def _decode_us(self, layer: AttentionLayer, count: int, context: float, queries: int) -> float:
         seen = min(context, layer.window) if layer.window else context

@@ -66,6 +66,7 @@ class SchedulerOptions:
     `watermark` is the share of blocks that a start leaves free. `drafts` tokens are proposed for
     each sequence and step, each accepted with `acceptance` if those before it are. Of the bytes of
     a token, layers that look `window` tokens back hold `window_share`; they keep no more tokens.
+    `state_blocks` hold a sequence's state, however long it is.
     A pipeline of `stages` has as many batches under way.
     """
 
@@ -84,6 +85,7 @@ class SchedulerOptions:
     window: int = 0
     window_share: float = 0.0
     stages: int = 1
+    state_blocks: int = 0
 
     def __post_init__(self) -> None:
         if self.max_num_batched_tokens < self.max_num_seqs * (1 + self.drafts):
@@ -100,15 +102,15 @@ class SchedulerOptions:
         2
         """
         if not self.window_share:
-            return -(-tokens // self.block_size)
+            return -(-tokens // self.block_size) + self.state_blocks
         return int(self.blocks_of_each(np.array(tokens)))
 
     def blocks_of_each(self, tokens: np.ndarray) -> np.ndarray:
         """The same for several sequences."""
-        blocks: np.ndarray = -(-tokens // self.block_size)
+        blocks: np.ndarray = -(-tokens // self.block_size) + self.state_blocks
         if not self.window_share:
             return blocks
-        most = -(-self.window // self.block_size) + 1  # the window begins inside a block
+        most = -(-self.window // self.block_size) + 1 + self.state_blocks  # it begins inside one
         unseen = np.maximum(0, blocks - most)
         windowed: np.ndarray = blocks - (unseen * self.window_share).astype(np.int64)
         return windowed

@@ -293,3 +293,14 @@ def test_a_static_batch_ends_with_its_longest_answer() -> None:
     assert [batch.decodes for batch in prices.batches] == [0, 2, 2, 2, 2, 0]
     ends = {one.request.index: one.last_token_s for one in found.served}
     assert ends == pytest.approx({0: 0.002, 1: 0.005, 2: 0.006})
+
+
+def test_each_sequence_holds_the_blocks_of_its_state_too() -> None:
+    given = [InferenceRequest(at, 0.0, 16, 8) for at in range(8)]
+
+    plain, _ = run(given, num_blocks=20)
+    with_states, _ = run(given, num_blocks=20, state_blocks=3)
+
+    assert max(step.running for step in plain.steps) == 8
+    assert max(step.running for step in with_states.steps) == 4
+    assert options(state_blocks=3).blocks_of(17) == 2 + 3

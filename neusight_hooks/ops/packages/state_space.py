@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from neusight.ops.operands import ceil_div, gpu_tensors, num_bytes, written_tensors
 from neusight.ops.registry import register_op
-from neusight.predictors.kernel import Kernel, KernelClass
+from neusight.predictors.kernel import Kernel, KernelClass, Variant
 from neusight.recording.recording import Argument, OpSignature, TensorSpec
 
 #: Instructions of a thread for one state and step of the selective scan: an exponential (8 slots of
@@ -87,22 +87,22 @@ class _Chunks:
 
     def cumsum(self) -> Kernel:
         """Decays, added up along each chunk."""
-        return _passing("chunk_cumsum", self.batch * self.length * self.heads)
+        return _passing("chunk_cumsum", self.each, self.size, "scan")
 
     def state_passing(self) -> Kernel:
-        """States, handed from chunk to chunk."""
-        return _passing("state_passing", self.each * self.width * self.states)
+        """States, handed from chunk to chunk; each element by itself."""
+        return _passing("state_passing", self.each, self.width * self.states)
 
 
-def _passing(name: str, elements: int) -> Kernel:
+def _passing(name: str, rows: int, width: int, variant: Variant = "") -> Kernel:
     """A small kernel that reads and writes float32."""
     return Kernel.rows(
-        KernelClass.REDUCTION,
+        KernelClass.REDUCTION if variant else KernelClass.ELEMENTWISE,
         name,
-        1,
-        elements,
+        rows,
+        width,
         dtype="float32",
-        bytes_read=4 * elements,
-        bytes_written=4 * elements,
-        variant="scan",
+        bytes_read=4 * rows * width,
+        bytes_written=4 * rows * width,
+        variant=variant,
     )

@@ -15,7 +15,12 @@ import torch
 
 from neusight.recording.attribution import Attribution
 from neusight.recording.call_stack import program_line
-from neusight.recording.inputs.sizes import size_of, size_of_loaded, tensors_in
+from neusight.recording.inputs.sizes import (
+    size_of,
+    size_of_loaded,
+    tensors_held_by,
+    tensors_in,
+)
 from neusight.recording.storages import StorageWatch
 from neusight.recording.tape import MOST_DRAFTS, Tape, TapedInput, TapedOp
 from neusight.recording.tensor import ForecastTensor
@@ -43,6 +48,9 @@ _MOST_ENTERING = 2
 
 #: Tokens with which a decoder starts at most whose prompt an encoder reads.
 _MOST_START_TOKENS = 4
+
+#: Dimensions of keys and values: sequences, tokens, elements.
+_LEAST_DIMENSIONS_OF_KEYS = 3
 
 #: The loop of transformers (4.30 to 5.24) in which proposed tokens are verified, the method that
 #: calls it and other loops, and frames above the call of a model in which they are looked for.
@@ -103,7 +111,7 @@ class StepInputs:
             is_batch_first = self._batch_first.get(module)
             if is_batch_first is None:
                 is_batch_first = self._batch_first[module] = _is_batch_first(module)
-            self._begin(id(module), name, tensors_in(args, *named), is_batch_first)
+            self._begin(id(module), name, tensors_in(args, *named), (args, kwargs), is_batch_first)
 
     def function_begins(
         self, function: object, name: str, args: Any, kwargs: Mapping[str, Any]
@@ -112,7 +120,8 @@ class StepInputs:
         is_outermost = self._open is None and self._attribution.is_outside()
         if not is_outermost or self._attribution.phase != "forward":
             return False
-        self._begin(id(function), name, tensors_in(args, *kwargs.values()), is_function=True)
+        tensors = tensors_in(args, *kwargs.values())
+        self._begin(id(function), name, tensors, (args, kwargs), is_function=True)
         return self._open is not None
 
     def _begin(
@@ -120,6 +129,7 @@ class StepInputs:
         owner: object,
         name: str,
         tensors: Sequence[torch.Tensor],
+        arguments: Any,
         batch_first: bool = True,
         *,
         is_function: bool = False,
@@ -136,12 +146,13 @@ class StepInputs:
         )  # fmt: skip
         call.is_inference, call.is_function = not torch.is_grad_enabled(), is_function
         if call.is_inference:
-            self._record_inference(call)
+            call.first_storage = self._storages.num_made
+            self._record_inference(call, arguments)
         self._open = call
         self._recent.append(call)
         self._tape.add(call)
 
-    def _record_inference(self, call: TapedInput) -> None:
+    def _record_inference(self, call: TapedInput, arguments: Any) -> None:
         """Compares a call without gradients with those before it."""
         before, self._last_inference = self._last_inference, call
         if call.what != "token ids":
@@ -158,8 +169,16 @@ class StepInputs:
         if last is not None:
             call.drafted, call.draft_calls = self._drafts_of(last, call)
         call.is_decode = not call.drafted and _goes_on(last, call)
+        if last is not None and not (call.drafted or call.is_decode):
+            call.has_cache = self._are_given(last, arguments)
         self._ids.append(call)
         self._longest[call.owner] = max(call.shape[1], self._longest.get(call.owner, 0))
+
+    def _are_given(self, last: TapedInput, arguments: Any) -> bool:
+        """Whether arguments hold keys and values that an earlier call made."""
+        made = range(last.first_storage, last.last_storage)
+        tensors = tensors_held_by(arguments, num_dims=_LEAST_DIMENSIONS_OF_KEYS)
+        return any(self._storage(tensor) in made for tensor in tensors)
 
     def _drafts_of(self, last: TapedInput, call: TapedInput) -> tuple[int, int]:
         """How many of a call's tokens are proposals that it verifies, and how many calls of another
@@ -226,6 +245,7 @@ class StepInputs:
         if call is None:
             return
         call.last_sequence = _sequence_nr()
+        call.last_storage = self._storages.num_made
         if len(self._made_by) > _MAX_RECENT:
             self._made_by.clear()
         for tensor in tensors_in(output):

@@ -46,6 +46,24 @@ def _tensors(value: Any, depth: int) -> Iterator[torch.Tensor]:
             yield from _tensors(part, depth + 1)
 
 
+def tensors_held_by(value: Any, *, num_dims: int, depth: int = 0) -> Iterator[torch.Tensor]:
+    """Tensors of so many dimensions in arguments and in the objects among them, as a cache holds
+    its layers; modules are not looked into."""
+    if isinstance(value, torch.Tensor):
+        if value.dim() >= num_dims:
+            yield value
+    elif depth <= _MAX_DEPTH and not isinstance(value, (torch.nn.Module, type)):
+        parts: Iterable[Any] = ()
+        if isinstance(value, Mapping):
+            parts = value.values()
+        elif isinstance(value, (list, tuple)):
+            parts = value
+        elif hasattr(value, "__dict__"):
+            parts = vars(value).values()
+        for part in parts:
+            yield from tensors_held_by(part, num_dims=num_dims, depth=depth + 1)
+
+
 def size_of(tensors: Sequence[torch.Tensor], *, batch_first: bool = True) -> InputSize | None:
     """The size of a call's input, by the first tensor of two dimensions or more; None where no
     tensor has as many.

@@ -133,8 +133,8 @@ class StepWriter:
             elif entry.is_inference:
                 length = entry.shape[1] if entry.tokens is not None else 0
                 goes_on = entry.is_decode and not entry.follows_encoder
-                drafts = entry.drafted, entry.draft_calls
-                entries.append(ModelInput(entry.samples or 0, length, goes_on, *drafts))
+                more = entry.drafted, entry.draft_calls, entry.has_cache
+                entries.append(ModelInput(entry.samples or 0, length, goes_on, *more))
         freed.sort(key=_storage_of)
         return [*entries, *freed], ordinal
 

@@ -510,15 +510,35 @@ def test_a_plan_without_limits_is_refused(words: str, capsys: pytest.CaptureFixt
     assert "--plan needs the limits and one rate" in capsys.readouterr().err
 
 
-def test_a_model_with_recurrent_layers_is_refused(
+MAMBA_2 = {
+    "model_type": "mamba2", "hidden_size": 64, "num_hidden_layers": 1, "num_heads": 8,
+    "head_dim": 16, "expand": 2, "state_size": 16, "n_groups": 1, "conv_kernel": 4,
+    "vocab_size": 100, "time_step_limit": [0.0, {"__float__": "Infinity"}],
+}  # fmt: skip
+
+
+def test_a_model_with_states_is_served(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("transformers")
+    (tmp_path / "config.json").write_text(json.dumps(MAMBA_2))
+    path = tmp_path / "served.json"
+
+    code = serve(str(tmp_path), "--gpu", "H100", "--rate", "4", "--requests", "8", "--output", "8",
+                 "--json", str(path))  # fmt: skip
+
+    [server] = document(path)["servers"]
+    assert code == ExitCode.OK
+    assert server["state_bytes_per_sequence"] == (8 * 16 * 16 + (128 + 2 * 16) * 4) * 2
+    assert (server["kv_bytes_per_token"], server["kv_tokens"]) == (0, None)
+    assert "sequences of any length; scans are priced as" in capsys.readouterr().out
+
+
+def test_states_that_are_kept_otherwise_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("transformers")
-    config = {"model_type": "mamba2", "hidden_size": 64, "num_hidden_layers": 1, "num_heads": 8,
-              "head_dim": 16, "expand": 2, "state_size": 16, "n_groups": 1,
-              "vocab_size": 100}  # fmt: skip
+    config = {"model_type": "rwkv", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100}
     (tmp_path / "config.json").write_text(json.dumps(config))
 
     assert serve(str(tmp_path), "--gpu", "H100") == ExitCode.WRONG_USE
 
-    assert "recurrent layers" in capsys.readouterr().err
+    assert "'rwkv', whose states are not kept as a cache" in capsys.readouterr().err
