@@ -356,14 +356,10 @@ class OperatorCalls:
         """An op is about to be written to the tape. If it is the operator that began last, or one
         that began just before and called nothing but a variant of itself (`detach` in
         `aten::detach`), the op stands for it; else it is what these operators are made of. A detach
-        that no operator stands for is torch's way to save a tensor subclass for backward, which a
-        tensor on a GPU is not."""
+        that no operator stands for saves a tensor subclass for backward, which none on a GPU is."""
         self.note_ends()
         calls = self._calls
-        depth = 0
-        while depth < len(calls):
-            depth += 1
-            call = calls[-depth]
+        for depth, call in enumerate(reversed(calls), start=1):
             if type(call) is not CallToken:
                 break  # what ended, or a node
             if call.name == op:
