@@ -16,9 +16,11 @@ import argparse
 import csv
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import astuple, fields
 from pathlib import Path
+from runpy import run_path
+from typing import Any
 
 import torch
 from torch import nn
@@ -90,10 +92,10 @@ PUBLIC: dict[str, tuple[str, Callable[[], Forecast]]] = {
 def forecast_of_small_program(profile: Path) -> Forecast:
     """The forecast of a program of programs.py beside its profile."""
     gpu = json.loads((profile.parents[1] / "environment.json").read_text())["gpu"]
-    script = profile.with_name("programs.py")
-    with neusight.forecast_on(gpu) as forecast, loaded(script) as module:
+    programs = run_path(str(profile.with_name("programs.py")))["PROGRAMS"]
+    with neusight.forecast_on(gpu) as forecast:
         torch.manual_seed(0)
-        step = module.PROGRAMS[profile.name.removesuffix(PROFILE)]()
+        step = programs[profile.name.removesuffix(PROFILE)]()
         for _ in range(STEPS):
             step()
             forecast.step()
@@ -158,19 +160,31 @@ def main() -> None:
 
 
 def update(found: dict[str, OperatorPairs]) -> None:
-    """Writes both tables."""
-    with (RESULTS / "operator_names.csv").open("w", newline="", encoding="utf-8") as file:
+    """Writes both tables; profiles that were left out keep their rows."""
+    names = [
+        [name, pairs.num_measured, pairs.num_forecast, pairs.num_by_name, pairs.num_in_place,
+         pairs.explained()]
+        for name, pairs in found.items()
+    ]  # fmt: skip
+    differences = [
+        [name, *astuple(row)]
+        for name, pairs in found.items()
+        for row in pairs.differences[:MOST_DIFFERENCES]
+    ]
+    counts = ["profile", "measured", "forecast", "by_name", "in_place", "explained"]
+    of_difference = ["profile", *(field.name for field in fields(OperatorDifference))]
+    _write("operator_names.csv", counts, names, found)
+    _write("operator_differences.csv", of_difference, differences, found)
+
+
+def _write(table: str, header: list[str], rows: list[list[Any]], found: Collection[str]) -> None:
+    path = RESULTS / table
+    with path.open(newline="", encoding="utf-8") as file:
+        kept = [row for row in list(csv.reader(file))[1:] if row[0] not in found]
+    with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["profile", "measured", "forecast", "by_name", "in_place", "explained"])
-        for name, pairs in found.items():
-            counts = pairs.num_measured, pairs.num_forecast, pairs.num_by_name, pairs.num_in_place
-            writer.writerow([name, *counts, pairs.explained()])
-    with (RESULTS / "operator_differences.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["profile", *(field.name for field in fields(OperatorDifference))])
-        for name, pairs in found.items():
-            for row in pairs.differences[:MOST_DIFFERENCES]:
-                writer.writerow([name, *astuple(row)])
+        writer.writerow(header)
+        writer.writerows(sorted([*kept, *rows], key=lambda row: str(row[0])))
 
 
 if __name__ == "__main__":
