@@ -169,7 +169,8 @@ def test_ids_may_begin_with_their_tokens(sequences: int, *, recurrent: bool) -> 
     generation = found(forecast)
     assert (generation.samples, generation.prompt) == (sequences, 64)
     assert (generation.first_context, generation.last_context) == (65, 75)
-    assert (forecast.samples_per_step, forecast.tokens_per_step) == (sequences, sequences)
+    reported = forecast.to_dict()
+    assert (reported["samples_per_step"], reported["tokens_per_step"]) == (sequences, sequences)
 
 
 def test_one_sequence_after_several_of_its_length_is_no_token_of_them() -> None:
