@@ -22,6 +22,8 @@ _POINTWISE = (KernelClass.ELEMENTWISE, KernelClass.COPY)
 _ROOT = ("rsqrt", "sqrt", "reciprocal")
 #: Kernels of a norm until its root: mean, difference, square, mean, difference, sum, root.
 _MOST_OF_NORM = 7
+#: Kernels that change embeddings before the first layer. A mask may be of their size by chance.
+_OF_EMBEDDINGS = ("add", "mul", "copy")
 #: Kernels that write the cache in place, or place tokens in it.
 _CACHE_WRITES = ("cat", "index_copy", "index_put", "copy")
 
@@ -306,7 +308,9 @@ def _opening(between: list[LaunchedKernel]) -> list[LaunchedKernel]:
         first = piece[0]
         if len(piece) > 1 or first.kernel.kernel_class is KernelClass.NORMALIZATION:
             kept.append(_norm(piece, None))
-        elif first.kernel.kernel_class is KernelClass.GATHER or _numel(first.kernel) in widths:
+        elif first.kernel.kernel_class is KernelClass.GATHER or (
+            first.kernel.name in _OF_EMBEDDINGS and _numel(first.kernel) in widths
+        ):
             kept.append(first)
     return kept
 
