@@ -23,7 +23,7 @@ _ROOT = ("rsqrt", "sqrt", "reciprocal")
 #: Kernels of a norm until its root: mean, difference, square, mean, difference, sum, root.
 _MOST_OF_NORM = 7
 #: Kernels that change embeddings before the first layer. A mask may be of their size by chance.
-_OF_EMBEDDINGS = ("add", "mul", "copy")
+_OF_EMBEDDINGS = ("add", "mul")
 #: Kernels that write the cache in place, or place tokens in it.
 _CACHE_WRITES = ("cat", "index_copy", "index_put", "copy")
 
@@ -133,9 +133,10 @@ def _expansion_of(launches: Sequence[LaunchedKernel], at: int) -> int | None:
         product = launches[before].kernel.size
         if isinstance(product, AttentionSize):
             return None
-        rows = size.batch * size.seq_kv
-        if isinstance(product, GemmSize) and product.batch == 1 and product.m == rows:
-            return before
+        if isinstance(product, GemmSize) and product.batch == 1:
+            expands = product.n > size.heads * size.head_dim_v  # to values and parts of keys
+            if product.m == size.batch * size.seq_kv and expands:
+                return before
     return None
 
 
