@@ -89,6 +89,11 @@ _TITAN_TABLE = _VOCABULARY * _WIDTH
 _TITAN_LAYER = (_BLOCK - 2 * _WIDTH) // 2 + 2 * _WIDTH
 _TITAN_TP = _LAYERS * _TITAN_LAYER + _TITAN_TABLE + _WIDTH
 _TITAN_FSDP = {"all_gather": _FSDP2["all_gather"], "reduce_scatter": 4 * _ALL}
+#: Its Qwen 3, a mixture of four experts a layer, of which two lie on a rank and their neighbours on
+#: the next: what all ranks share, and the experts, which are a unit of their own.
+_TITAN_COMMON = 4 * _WIDTH**2 + 2 * _WIDTH + 4 * _WIDTH
+_TITAN_EXPERTS = 2 * 3 * _WIDTH * _HIDDEN
+_TITAN_MIXTURE = _LAYERS * (_TITAN_COMMON + _TITAN_EXPERTS)
 #: Of a pipeline of two: the first and third, or first and last of four stages. Each rank gathers
 #: once a step, and sends or receives what four micro-batches leave and bring at each border.
 _TITAN_INTERLEAVED = 2 * _BLOCK + _TITAN_TABLE
@@ -142,6 +147,13 @@ CASES = (
          {"all_gather": 2 * _ALL, "all_reduce": 2 * _ALL}),
     Case("DeepSpeed", "deepspeed", "ZeRO 3", (*_DEEPSPEED, "with_deepspeed.py", "--stage", "3"),
          {"all_gather": 2 * (_ALL - _NORMS), "reduce_scatter": 2 * _ALL}),
+    Case("DeepSpeed", "deepspeed", "ZeRO 2, optimizer offloaded to the host",
+         (*_DEEPSPEED, "with_deepspeed.py", "--stage", "2", "--offload"),
+         {"all_gather": 2 * _ALL, "all_reduce": 2 * _ALL}),
+    Case("TRL", "trl", "DDP (SFTTrainer)", (*_FOUR, "with_trl.py", "ddp"), _REPLICATED, 4 * _ALL),
+    Case("TRL", "trl", "FSDP2 (SFTTrainer)", (*_FOUR, "with_trl.py", "fsdp2"), _FSDP2, _ALL),
+    Case("litgpt", "litgpt", "FSDP1 (pretrain)", (*_FOUR, "with_litgpt.py"), _FSDP1,
+         _ALL // 2),
     Case("Megatron-Core", "megatron-core", "tensor 2, distributed optimizer",
          (*_FOUR, "with_megatron_core.py", "--tp", "2"),
          {"all_gather": _MEGATRON_TP, "reduce_scatter": _MEGATRON_TP,
@@ -168,19 +180,23 @@ CASES = (
            ranks=_ALL_RANKS),
     _titan("FSDP2 2 x pipeline 2, zero bubble (ZBV)", _TITAN_PIPELINE + "ZBVZeroBubble",
            _titan_stages(_TITAN_ZBV, 2), 2 * 3 * _BLOCK, None, ranks=_ALL_RANKS),
+    _titan("FSDP2, expert 2", "model.name mixture parallelism.expert_parallel_degree 2",
+           {"all_gather": 2 * (2 * _TITAN_MIXTURE + _EDGE + _TITAN_TABLE),
+            "reduce_scatter": 4 * (_TITAN_MIXTURE + _EDGE),
+            "all_to_all": 4 * _LAYERS * _ACTIVATIONS},
+           _EDGE + _LAYERS * (_TITAN_COMMON + 2 * _TITAN_EXPERTS)),
     _titan("FSDP2, float8 (torchao)", "model.converters quantize.linear.float8", _TITAN_FSDP, _ALL),
 )  # fmt: skip
 
 #: Frameworks without a row of their own, and why.
 NOT_RUN = {
-    "litgpt, torchtune, TRL": "not run as one of several ranks",
-    "torchtitan's expert parallel": "not run; `neusight plan --model` writes a script of that kind",
+    "torchtune": "its release 0.6.1 imports torchao.dtypes.nf4tensor, which torchao 0.18 does not "
+    "have, without a forecast too",
     "Composer, llm-foundry": "cannot be imported: they need torchvision with its compiled "
     "operators, and pip has none for a CPU build of this torch",
     "nanotron": "modules of its release 0.4 import each other in a circle, without a forecast too",
     "Ray Train": "its workers are actors of a Ray cluster, processes that no forecast sees; run "
     "the training function under torchrun",
-    "DeepSpeed with offload": "compiles cpu_adam with g++ at the start, minutes on two cores",
 }
 
 
@@ -273,7 +289,7 @@ def _parameters(document: dict[str, Any]) -> int:
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="only frameworks with this in their name")
+    parser.add_argument("--only", default="", help="only those with this in their title")
     parser.add_argument("--csv", type=Path, help="write the table there, with the rows it has")
     options = parser.parse_args()
     rows: dict[tuple[str, str], Row] = {}
@@ -282,7 +298,7 @@ def main() -> None:
             rows = {(row["framework"], row["parallelism"]): Row(**row)
                     for row in csv.DictReader(stream)}  # fmt: skip
     for case in CASES:
-        if options.only.lower() not in case.framework.lower():
+        if options.only.lower() not in f"{case.framework}: {case.parallelism}".lower():
             continue
         try:
             importlib.metadata.version(case.package)
@@ -294,6 +310,7 @@ def main() -> None:
         print(*astuple(row), sep=" | ", flush=True)
         if options.csv:
             _write(options.csv, rows)
+    rows = {key: row for key, row in rows.items() if row.outcome != "not run"}
     for framework, reason in NOT_RUN.items():
         print(f"not run  {framework}: {reason}")
         rows[framework, ""] = Row(framework, "", "", "not run", *[""] * 6, reason)

@@ -101,11 +101,17 @@ class NoRecipe(Exception):
 def _torchtitan(row: dict[str, str]) -> Run:
     if "float8" in row["dtype"]:
         raise NoRecipe("float8 linear layers (torchao)")
-    if "TP" in row["notes"]:
-        raise NoRecipe("tensor parallel under FSDP2, compiled: another recipe")
-    how = ("--recompute", "op", *(("--compile",) if row["compile"] == "yes" else ()))
+    if "AsyncTP" in row["notes"]:
+        raise NoRecipe("tensor parallel collectives in parts beside products (AsyncTP)")
+    recomputed = "op" if "op" in row["act_ckpt"] else "full"
+    how = ("--recompute", recomputed, *(("--compile",) if row["compile"] == "yes" else ()))
     shape = ("--batch", row["batch"], "--seq", row["seq_or_res"])
-    return Run("llama.py", (*shape, *how), _TORCHTITAN_GPU, int(row["n_gpus"]), "", "2.6")
+    version = "2.6"
+    if "TP 8" in row["notes"]:
+        version = "2.8"  # June 2025
+        size = row["model"].rpartition("-")[2].lower()
+        how = (*how, "--tensor", "8", "--size", f"llama3-{size}")
+    return Run("llama.py", (*shape, *how), _TORCHTITAN_GPU, int(row["n_gpus"]), "", version)
 
 
 def _llm_foundry(row: dict[str, str]) -> Run:

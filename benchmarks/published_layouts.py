@@ -5,8 +5,8 @@
     python benchmarks/published_layouts.py --package DIR --csv TABLE.csv
 
 For each of torchtitan's configurations of Llama 3 the step that it makes (its sequences of each
-rank, on the GPUs of its published runs) is laid out, and the place of its own layout among all that
-fit is shown: ranks that split layers, the rest sharded, no pipeline, its sequences at once.
+rank, on the GPUs that it is a preset for) is laid out, and the place of its own layout among all
+that fit is shown: ranks that split layers, the rest sharded, no pipeline, its sequences at once.
 Throughputs are not compared. The choice of what is recomputed is not of the search: a configuration
 with selective recomputation counts as either.
 """
@@ -29,12 +29,13 @@ from neusight.integrations.layouts.search import SearchRequest, find_layouts
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.registry import find_predictor
 
-#: GPUs of the published runs (Liang et al. 2024), and the model: width, blocks, heads,
-#: width of an MLP (Llama 3's report, table 3); 8 heads of keys, 128,256 tokens.
+#: The GPUs that the files are presets for, as the comments of their TOML form said
+#: (torchtitan/models/llama3/train_configs), and the model: width, blocks, heads, width of an MLP
+#: (Llama 3's report, table 3); 8 heads of keys, 128,256 tokens. H100 are those of its reports.
 MODELS = {
-    "llama3_8b": (64, (4096, 32, 32, 14336)),
-    "llama3_70b": (256, (8192, 80, 64, 28672)),
-    "llama3_405b": (512, (16384, 126, 128, 53248)),
+    "llama3_8b": ("A100", 64, (4096, 32, 32, 14336)),
+    "llama3_70b": ("A100", 64, (8192, 80, 64, 28672)),
+    "llama3_405b": ("H100-SXM5-96GB-HBM2E", 128, (16384, 126, 128, 53248)),
 }
 _REGISTRY = "torchtitan/models/llama3/config_registry.py"
 _PER_NODE = 8
@@ -81,7 +82,7 @@ def _configuration(function: ast.FunctionDef) -> Configuration:
 
 def row_of(found: Configuration, folder: Path, jobs: int) -> list[object]:
     """The place of its layout, of how many, how much longer it takes, and the best ones."""
-    world_size, (width, blocks, heads, inner) = MODELS[found.name]
+    gpu, world_size, (width, blocks, heads, inner) = MODELS[found.name]
     config = folder / "config.json"
     config.write_text(
         json.dumps(
@@ -92,7 +93,7 @@ def row_of(found: Configuration, folder: Path, jobs: int) -> list[object]:
     )  # fmt: skip
     work = StepLoad(world_size // found.tensor * found.batch * found.sequence, found.sequence)
     request = SearchRequest(
-        str(config), model_shape(str(config)), work, (find_gpu("H100"),), (world_size,),
+        str(config), model_shape(str(config)), work, (find_gpu(gpu),), (world_size,),
         find_predictor(None), _PER_NODE, 2.0, jobs,
     )  # fmt: skip
     prices = find_layouts(request, in_processes).prices
@@ -100,7 +101,7 @@ def row_of(found: Configuration, folder: Path, jobs: int) -> list[object]:
     best = [price.layout.title for price in prices[:3]]
     more = prices[own[0] - 1].step_us / prices[0].step_us - 1.0 if own else None
     return [
-        found.name, world_size, work.tokens, found.tensor, found.batch, found.recompute,
+        found.name, gpu, world_size, work.tokens, found.tensor, found.batch, found.recompute,
         own[0] if own else "", len(prices), "" if more is None else f"{100 * more:.1f}", *best,
     ]  # fmt: skip
 
@@ -115,8 +116,8 @@ def _is_of(layout: Layout, found: Configuration) -> bool:
     )
 
 
-_COLUMNS = ("configuration", "gpus", "tokens", "tensor", "batch", "recompute", "place", "layouts",
-            "percent_longer", "best", "second", "third")  # fmt: skip
+_COLUMNS = ("configuration", "gpu", "gpus", "tokens", "tensor", "batch", "recompute", "place",
+            "layouts", "percent_longer", "best", "second", "third")  # fmt: skip
 
 
 def main() -> int:

@@ -1,4 +1,5 @@
-"""torchtitan's trainer and its Llama 3, with options of its own configuration as arguments:
+"""torchtitan's trainer and its Llama 3, or a mixture of experts of its Qwen 3 ("mixture"), with
+options of its own configuration as arguments:
 
 with_torchtitan.py --parallelism.pipeline_parallel_degree 2 ...
 """
@@ -11,10 +12,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from small_llama import BATCH, HEADS, LAYERS, SEQUENCE, STEPS, VOCABULARY, WIDTH
+from small_llama import BATCH, HEADS, HIDDEN, LAYERS, SEQUENCE, STEPS, VOCABULARY, WIDTH
 from torchtitan.components.dataloader import BaseDataLoader
 from torchtitan.config import ConfigManager
-from torchtitan.models import llama3
+from torchtitan.models import llama3, qwen3
+from torchtitan.models.moe import MoEArgs
 from torchtitan.protocols.train_spec import register_train_spec
 from torchtitan.train import Trainer
 
@@ -45,6 +47,22 @@ register_train_spec(
     "small",
     dataclasses.replace(
         llama3.get_train_spec(), model_args={"small": small}, build_tokenizer_fn=None,
+        build_dataloader_fn=Tokens, build_validator_fn=None,
+    ),
+)  # fmt: skip
+mixture = qwen3.Qwen3ModelArgs(
+    dim=WIDTH, n_layers=LAYERS, n_heads=HEADS, n_kv_heads=HEADS, head_dim=WIDTH // HEADS,
+    vocab_size=VOCABULARY, max_seq_len=SEQUENCE, hidden_dim=HIDDEN, qk_norm=False,
+    moe_enabled=True, moe_inter_dim=HIDDEN,
+    moe_args=MoEArgs(
+        num_experts=4, num_shared_experts=0, top_k=1, score_func="softmax", route_norm=True,
+        score_before_experts=False, use_grouped_mm=True, load_balance_coeff=None,
+    ),
+)  # fmt: skip
+register_train_spec(
+    "mixture",
+    dataclasses.replace(
+        qwen3.get_train_spec(), model_args={"small": mixture}, build_tokenizer_fn=None,
         build_dataloader_fn=Tokens, build_validator_fn=None,
     ),
 )  # fmt: skip

@@ -2,14 +2,16 @@
 
 torchtitan, `torchtitan/models/llama` and `parallelize_llama.py`: parameters in fp32, bf16 compute,
 fp32 reduction; recomputation of all but every second matmul ("op") or of whole blocks ("full");
-each block compiled by itself; fused AdamW; the norm of the gradients clipped. fms-fsdp: FSDP over a
-host, replicated over hosts (`--shard`), bf16 reduction.
+each block compiled by itself; fused AdamW; the norm of the gradients clipped; with `--tensor`
+layers split as its `apply_tp` does, the sequence between them, a loss over a split vocabulary.
+fms-fsdp: FSDP over a host, replicated over hosts (`--shard`), bf16 reduction.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -19,6 +21,15 @@ from torch import Tensor, nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    loss_parallel,
+    parallelize_module,
+)
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 #: Vocabulary, width, layers, heads, key/value heads, hidden width.
@@ -158,19 +169,51 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--seq", type=int, default=8192)
     made.add_argument("--recompute", default="none", help=recompute.__doc__)
     made.add_argument("--shard", type=int, default=0, help="ranks that share a copy (0: all)")
+    made.add_argument("--tensor", type=int, default=1, help="ranks that split each layer")
     made.add_argument("--reduce", choices=("fp32", "bf16"), default="fp32")
     made.add_argument("--compile", action="store_true")
     made.add_argument("--steps", type=int, default=6)
     return made
 
 
-def sharded(model: Llama, options: argparse.Namespace) -> None:
-    world_size = dist.get_world_size()
-    shard = options.shard or world_size
-    mesh = init_device_mesh("cuda", (world_size // shard, shard), mesh_dim_names=("copies", "own"))
+def split(model: Llama, mesh: Any) -> None:
+    """Layers by columns, then rows; what lies between them by the sequence."""
+    into = {"input_layouts": Shard(1), "desired_input_layouts": Replicate()}
+    out_of = RowwiseParallel(output_layouts=Shard(1))
+    parallelize_module(
+        model,
+        mesh,
+        {
+            "tok_embeddings": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
+            "norm": SequenceParallel(),
+            "output": ColwiseParallel(
+                input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False
+            ),
+        },
+    )
+    for block in model.layers:
+        parallelize_module(
+            block,
+            mesh,
+            {
+                "attention_norm": SequenceParallel(),
+                "attention": PrepareModuleInput(
+                    input_layouts=(Shard(1), None), desired_input_layouts=(Replicate(), None)
+                ),
+                **{f"attention.{name}": ColwiseParallel() for name in ("wq", "wk", "wv")},
+                "attention.wo": out_of,
+                "ffn_norm": SequenceParallel(),
+                "feed_forward": PrepareModuleInput(**into),
+                **{f"feed_forward.{name}": ColwiseParallel() for name in ("w1", "w3")},
+                "feed_forward.w2": out_of,
+            },
+        )
+
+
+def sharded(model: Llama, mesh: Any, options: argparse.Namespace) -> None:
     reduce_type = torch.float32 if options.reduce == "fp32" else torch.bfloat16
     how: dict[str, Any] = {
-        "mesh": mesh["own"] if shard == world_size else mesh,
+        "mesh": mesh["own"] if mesh["copies"].size() == 1 else mesh["copies", "own"],
         "mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=reduce_type),
     }
     for block in model.layers:
@@ -190,11 +233,20 @@ def main() -> None:
     torch.backends.cuda.enable_cudnn_sdp(False)  # flash attention, as in all these figures
     with torch.device("meta"):
         model = Llama(options.size, options.seq)
+    copies = dist.get_world_size() // options.tensor
+    shard = options.shard or copies
+    mesh = init_device_mesh(
+        "cuda",
+        (copies // shard, shard, options.tensor),
+        mesh_dim_names=("copies", "own", "tensor"),
+    )
+    if options.tensor > 1:
+        split(model, mesh["tensor"])
     recompute(model, options.recompute)
     if options.compile:
         for number, block in enumerate(model.layers):
             model.layers[number] = torch.compile(block, fullgraph=True)
-    sharded(model, options)
+    sharded(model, mesh, options)
     model.to_empty(device="cuda")
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
     shape = (options.batch, options.seq)
@@ -203,10 +255,11 @@ def main() -> None:
         tokens = torch.randint(vocabulary, shape).pin_memory().to("cuda", non_blocking=True)
         labels = torch.randint(vocabulary, shape).pin_memory().to("cuda", non_blocking=True)
         optimizer.zero_grad()
-        logits = model(tokens)
-        found = loss_of(logits, labels)
-        del logits
-        found.backward()
+        with loss_parallel() if options.tensor > 1 else nullcontext():
+            logits = model(tokens)
+            found = loss_of(logits, labels)
+            del logits
+            found.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
         optimizer.step()
     dist.destroy_process_group()

@@ -9,11 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from neusight.integrations.cli.commands.layouts import _request
+from neusight.integrations.cli.main import _parser
 from neusight.integrations.layouts.block import BlockOf, recorded_block
 from neusight.integrations.layouts.layout import Layout, ModelShape, StepLoad
 from neusight.integrations.layouts.pricing import LayoutPrice
 from neusight.integrations.layouts.report import script_text
 from neusight.integrations.layouts.search import SearchRequest, with_runs
+from neusight.predictors.clusters.named import find_topology
+from neusight.predictors.clusters.topology import Level
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import KernelClass
 from neusight.predictors.registry import find_predictor
@@ -48,6 +52,7 @@ class Net(nn.Module):
 def build():
     return Net()
 """
+FAST = ("--network-gbps", "fast")
 WORDS = ("-m", "neusight", "plan", "--gpu", "H100", "--quiet", "--sequence", "128")
 
 
@@ -106,6 +111,23 @@ def test_ranks_that_split_a_decoders_layers_share_the_sequence_between_them(tmp_
     assert shared.kept_bytes < alone.kept_bytes / 3
 
 
+def test_layouts_are_priced_on_the_network_that_is_stated(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    model = f"{tmp_path}/model.py:build"
+
+    def network_of(*words: str) -> Level | None:
+        given = ("--model", model, "--world-size", "16", "--tokens", "4k", *words)
+        options = _parser().parse_args(["plan", "--gpu", "H100", *given])
+        [gpu] = _request(options, 4096, ["H100"]).gpus
+        return gpu.topology.network if gpu.topology else None
+
+    assert network_of() is None
+    assert network_of("--topology", "p4d") == find_topology("p4d").network
+    stated = network_of("--network-gbps", "12.5x4")
+    assert stated is not None
+    assert (stated.gbps, stated.nics_per_node) == (12.5, 4)
+
+
 @pytest.mark.parametrize(
     ("words", "reported"),
     [
@@ -121,6 +143,10 @@ def test_ranks_that_split_a_decoders_layers_share_the_sequence_between_them(tmp_
         (
             ("--model", "model.py:build", "--world-size", "8", "--tokens", "4k", "--sweep", "a=1"),
             "--sweep, --rank and --ray are for a script",
+        ),
+        (
+            ("--model", "model.py:build", "--world-size", "8", "--tokens", "4k", *FAST),
+            "--network-gbps is 'fast'",
         ),
     ],
 )

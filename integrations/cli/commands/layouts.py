@@ -8,6 +8,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -15,7 +16,6 @@ from typing import TYPE_CHECKING
 
 from neusight.exit_codes import ExitCode
 from neusight.fake_cuda.distributed.rank import GPUS_PER_NODE, Rank
-from neusight.forecast import forecast_options
 from neusight.integrations.cli.files import report_problems, tried, write_json
 from neusight.integrations.cli.planning.candidates import Candidate
 from neusight.integrations.cli.planning.points import PlanRequest, evaluated
@@ -25,8 +25,10 @@ from neusight.integrations.program.program import Program
 from neusight.integrations.program.runner import hide_gpus
 from neusight.integrations.report.side_by_side import parse_prices
 from neusight.interrupts import raises_from_here
+from neusight.predictors.clusters.named import find_topology, with_cards
 from neusight.predictors.errors import OptionError
-from neusight.predictors.gpu import find_gpu
+from neusight.predictors.gpu import GPU, find_gpu
+from neusight.predictors.physics.communication.system import system_of
 from neusight.predictors.registry import find_predictor, predictor_at
 
 if TYPE_CHECKING:
@@ -163,8 +165,7 @@ def _request(options: argparse.Namespace, tokens: int, gpu_names: list[str]) -> 
     from neusight.integrations.layouts.search import SearchRequest
 
     work = StepLoad(tokens, options.sequence)
-    gpus = tuple(find_gpu(name) for name in gpu_names)
-    system = forecast_options(gpus[0], topology=options.topology).system
+    gpus = tuple(_in_its_system(options, find_gpu(name)) for name in gpu_names)
     return SearchRequest(
         source=options.model,
         shape=model_shape(options.model),
@@ -172,11 +173,25 @@ def _request(options: argparse.Namespace, tokens: int, gpu_names: list[str]) -> 
         gpus=gpus,
         world_sizes=tuple(_world_sizes(options.world_size)),
         predictor=find_predictor(predictor_at(options.clock, options.predictor)),
-        gpus_per_node=options.gpus_per_node or min(GPUS_PER_NODE, system.gpus_per_node),
+        gpus_per_node=_gpus_per_node(options, gpus[0]),
         storage_gbps=options.storage_gbps,
         jobs=options.jobs or num_cores(),
         float8=options.float8,
     )
+
+
+def _in_its_system(options: argparse.Namespace, gpu: GPU) -> GPU:
+    """The GPU in the topology, and with the network, that are stated."""
+    if options.topology is not None:
+        gpu = replace(gpu, topology=find_topology(options.topology))
+    if options.network_gbps is None:
+        return gpu
+    per_node = _gpus_per_node(options, gpu)
+    return replace(gpu, topology=with_cards(options.network_gbps, system_of(gpu), per_node))
+
+
+def _gpus_per_node(options: argparse.Namespace, gpu: GPU) -> int:
+    return int(options.gpus_per_node or min(GPUS_PER_NODE, system_of(gpu).gpus_per_node))
 
 
 def _run_whole(
@@ -193,6 +208,7 @@ def _run_whole(
         steps=_WHOLE_STEPS,
         predictor=predictor_at(given.clock, given.predictor),
         topology=given.topology,
+        network_gbps=given.network_gbps,
     )
     plan = PlanRequest((find_gpu(price.gpu),), options, {}, ranks)
     with tempfile.TemporaryDirectory() as folder:

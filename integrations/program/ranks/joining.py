@@ -65,11 +65,30 @@ def _failed(ranks: Ranks, rank: int) -> Recorded:
     process = ranks.processes[rank]
     if process.done is not None:
         found: Recorded = process.done.answer
-        outcome = replace(found.outcome, failure=f"rank {rank}: {found.outcome.failure}")
+        failure = f"rank {rank}: {found.outcome.failure}; {_left_waiting(found.recording)}"
+        outcome = replace(found.outcome, failure=failure)
         return replace(found, outcome=outcome, recording=_of_failed(found.recording, rank))
     assert process.status is not None
     failure, exit_code = text_of_end(os.waitstatus_to_exitcode(process.status))
     return Recorded(Outcome(f"rank {rank}: {failure}", exit_code=exit_code, is_lost=True))
+
+
+def _left_waiting(recording: Recording | None) -> str:
+    """What its failure means to the other ranks, which were ended."""
+    from neusight.recording.recording import OpCall
+    from neusight.timeline.ranks.groups import parts_of
+
+    steps, rank = (recording.steps, recording.rank) if recording is not None else ((), 0)
+    last = next(
+        (
+            f"the call after {parts[-1].words}{f' at {call.stack[0]}' if call.stack else ''}"
+            for step in reversed(steps)
+            for call in reversed(step.entries)
+            if isinstance(call, OpCall) and (parts := parts_of(call, rank))
+        ),
+        "their first collective",
+    )
+    return f"on a cluster the others wait for it in {last}, unless they fail too"
 
 
 def _of_failed(recording: Recording | None, rank: int) -> Recording | None:

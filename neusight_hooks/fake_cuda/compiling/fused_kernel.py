@@ -251,6 +251,13 @@ _DEFINED = re.compile(r"\s*(_?tmp\d+) = ")
 _NAME = re.compile(r"\b_?tmp\d+\b")
 _ROW = re.compile(r"\b[xyz]\d+\b|\b[xyz](?:index|mask)\b|XBLOCK|YBLOCK")
 
+#: Neighbours in memory that a thread loads at once: 16 bytes of fp32. What is the same for all of
+#: them is computed once, and a load that all of them make, or none, is vectorised: Triton's
+#: analysis of axes follows an index divided by a multiple of them, like the row of a matrix.
+_VECTOR = 4
+_RUN = re.compile(r"\s*([xyz]\d+) = \(*[xyz]index // (\d+)")
+_VARIABLE = re.compile(r"\b(?:tmp\d+|[xyz]\d+|r\d*_?\d+)\b")
+
 _CALL = re.compile(r"\.(\w+)\(")
 _GUARD = re.compile(r"tl\.load\(.*,.*tmp\d")
 _INDEX = re.compile(r"\s*[xyz]\d+ = ")
@@ -306,10 +313,32 @@ def num_instructions(source: str, *, rows: int = 1) -> int:
     """
     lines = source[max(0, source.rfind("@triton.jit")) :].splitlines()
     inside = _are_inside_loops(lines)
-    if not any(inside):
-        inside = [True] * len(lines)
-    counts = [_instructions(line) * counted for line, counted in zip(lines, inside, strict=True)]
-    return _shared_among(rows, lines, counts)
+    if any(inside) or rows > 1:
+        each = inside if any(inside) else [True] * len(lines)
+        counts = [_instructions(line) * counted for line, counted in zip(lines, each, strict=True)]
+        return _shared_among(rows, lines, counts)
+    counts = [_instructions(line) for line in lines]
+    of_runs = sum(count for count, is_so in zip(counts, _are_of_runs(lines), strict=True) if is_so)
+    return sum(counts) - of_runs + -(-of_runs // _VECTOR)
+
+
+def _are_of_runs(lines: Iterable[str]) -> Iterator[bool]:
+    """Of each line, whether it does the same for `_VECTOR` neighbours: a value that goes by rows
+    alone, or a load that such a value guards."""
+    names: set[str] = set()
+    for line in lines:
+        run = _RUN.match(line)
+        if run is not None and not int(run[2]) % _VECTOR:
+            names.add(run[1])
+        defined = _DEFINED.match(line)
+        used = set(_VARIABLE.findall(line[defined.end() :])) if defined else set()
+        is_load = "tl.load" in line
+        if defined is not None and used <= names and not is_load:
+            names.add(defined[1])
+        guards = {name for name in used if name.startswith("tmp")}
+        yield defined is not None and (
+            bool(guards) and guards <= names if is_load else used <= names
+        )
 
 
 def _shared_among(rows: int, lines: Sequence[str], counts: Sequence[int]) -> int:

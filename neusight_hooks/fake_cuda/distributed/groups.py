@@ -103,4 +103,7 @@ class Backends:
         """RuntimeError, in torch's words, where no backend of the group takes tensors of the CPU
         (ProcessGroup::getBackend)."""
         if "cpu" not in self._by_device.get(group.group_name, _BY_DEFAULT):
-            raise RuntimeError("No backend type associated with device type cpu")
+            raise RuntimeError(
+                "No backend type associated with device type cpu: NCCL moves tensors of GPUs only; "
+                'move it there, or say init_process_group("cpu:gloo,cuda:nccl")'
+            )

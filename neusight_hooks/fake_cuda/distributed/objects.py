@@ -193,6 +193,8 @@ def install_objects(patches: Patches, objects: Objects) -> None:
     for answer in answers:
         for module in (c10d, dist):
             patches.set(module, answer.__name__, _of_members(answer))
+    # The method of a group of gloo, which Lightning calls.
+    patches.set(dist.ProcessGroup, "monitored_barrier", monitored_barrier)
 
 
 def _of_members(answer: Callable[..., Any]) -> Callable[..., Any]:

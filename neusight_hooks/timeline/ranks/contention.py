@@ -4,9 +4,11 @@ over a schedule."""
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
+from dataclasses import replace
 
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import Kernel, KernelClass
+from neusight.predictors.physics.communication.channels import nccl_has_clusters
 from neusight.predictors.physics.communication.contention import (
     Contention,
     contention_of,
@@ -19,7 +21,7 @@ from neusight.predictors.physics.communication.sharing import (
     shared_times_ns,
 )
 from neusight.predictors.physics.communication.stragglers import num_hosts, slowest_share
-from neusight.recording.recording import Recording
+from neusight.recording.recording import Recording, release_of
 from neusight.timeline.host import HostProfile
 from neusight.timeline.launches import Pricing
 from neusight.timeline.ranks.together import schedule_together
@@ -36,7 +38,8 @@ _RECEIVES = frozenset({"c10d::recv_", "c10d::recv_any_source_", "_c10d_functiona
 def schedule_beside(recording: Recording, price: Pricing, host: HostProfile, gpu: GPU) -> Timeline:
     """The recording placed in time, and once more where its kernels overlap collectives."""
     first = schedule(recording, price, host)
-    stretch_ns = stretches(first.kernels, gpu)
+    in_clusters = nccl_has_clusters(release_of(recording.torch_version))
+    stretch_ns = stretches(first.kernels, gpu, in_clusters=in_clusters)
     return schedule(recording, price, host, stretch_ns=stretch_ns) if any(stretch_ns) else first
 
 
@@ -45,15 +48,16 @@ def schedule_together_beside(
 ) -> tuple[Timeline, ...]:
     """The same of several ranks together."""
     first = schedule_together(recordings, price, host)
-    stretch_ns = [stretches(timeline.kernels, gpu) for timeline in first]
+    in_clusters = nccl_has_clusters(release_of(recordings[0].torch_version))
+    stretch_ns = [stretches(one.kernels, gpu, in_clusters=in_clusters) for one in first]
     if not any(map(any, stretch_ns)):
         return first
     return schedule_together(recordings, price, host, stretch_ns=stretch_ns)
 
 
-def stretches(kernels: Sequence[KernelSpan], gpu: GPU) -> list[int]:
-    """How much longer each kernel takes for the collectives that run beside it, ns, and for the
-    slowest of the hosts that wait for each other in them.
+def stretches(kernels: Sequence[KernelSpan], gpu: GPU, *, in_clusters: bool = True) -> list[int]:
+    """How much longer each kernel takes for the collectives that run beside it (`in_clusters`: of
+    an NCCL whose CTAs are), ns, and for the slowest of the hosts that wait for each other in them.
 
     Collectives share the links between GPUs. Of other kernels, while they overlap with one, it gets
     on slower; over a collective's time all kernels beside it together lose what that takes from
@@ -73,7 +77,7 @@ def stretches(kernels: Sequence[KernelSpan], gpu: GPU) -> list[int]:
         found[number] = time_ns - flow.alone_ns
         longer_ns = kernels[number].duration_ns + found[number]
         kernels[number] = kernels[number]._replace(duration_ns=longer_ns)
-    beside = sorted(_occupations(kernels, gpu), key=lambda span: span[0])
+    beside = sorted(_occupations(kernels, gpu, in_clusters), key=lambda span: span[0])
     active: list[tuple[int, int, int, Contention]] = []
     coming = iter(beside)
     following = next(coming, None)
@@ -109,7 +113,9 @@ def _flow(span: KernelSpan, gpu: GPU) -> Flow:
     return Flow(span.end_ns - moving_ns, moving_ns, span.stream, demands)
 
 
-def _occupations(kernels: Sequence[KernelSpan], gpu: GPU) -> list[tuple[int, int, int, Contention]]:
+def _occupations(
+    kernels: Sequence[KernelSpan], gpu: GPU, in_clusters: bool
+) -> list[tuple[int, int, int, Contention]]:
     """Start and end of each collective, its stream, and what it leaves; while it waits for others,
     its SMs are held all the same."""
     found: list[tuple[int, int, int, Contention]] = []
@@ -117,10 +123,12 @@ def _occupations(kernels: Sequence[KernelSpan], gpu: GPU) -> list[tuple[int, int
         if span.kernel.kernel_class is not KernelClass.COLLECTIVE:
             continue
         moving_ns = span.duration_ns - span.waited_ns
-        left = contention_of(span.kernel, moving_ns / _NS_PER_US, gpu)
+        moving_us = moving_ns / _NS_PER_US
+        left = contention_of(span.kernel, moving_us, gpu, in_clusters=in_clusters)
         moves_ns = span.end_ns - moving_ns
         if span.waited_ns:
-            found.append((span.start_ns, moves_ns, span.stream, Contention(left.sms_left)))
+            waiting = replace(left, bandwidth_left=1.0)
+            found.append((span.start_ns, moves_ns, span.stream, waiting))
         found.append((moves_ns, span.end_ns, span.stream, left))
     return found
 
@@ -130,4 +138,6 @@ def _cost_ns(span: KernelSpan, other: tuple[int, int, int, Contention]) -> float
     shared_ns = min(span.end_ns, end_ns) - max(span.start_ns, start_ns)
     if shared_ns <= 0 or stream == span.stream:
         return 0.0
-    return shared_ns * (1.0 - 1.0 / slowdown(span.kernel, span.estimate.bound, left))
+    estimate = span.estimate
+    times = slowdown(span.kernel, estimate.bound, left, num_waves=estimate.num_waves)
+    return shared_ns * (1.0 - 1.0 / times)

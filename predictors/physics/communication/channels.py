@@ -34,6 +34,31 @@ _PAIR_CHANNELS = 32
 CHANNEL_THREADS = 512
 _LEAST_BYTES_A_THREAD = 64
 
+#: NVIDIA's GPUs on which CTAs of a kernel may form clusters, whose SMs are neighbours, by major
+#: compute capability. NCCL's do since 2.17 (`cgaClusterSize` of ncclConfig_t: 4, and 2 for
+#: DistributedDataParallel, torch pull request 97394), which torch brings since 2.1 (NCCL 2.18.1).
+_CLUSTER_MAJORS = (9, 10)
+_CLUSTERS_SINCE = (2, 1)
+
+
+def has_clusters(gpu: GPU) -> bool:
+    """Whether large products have clusters of CTAs on this GPU.
+
+    >>> from neusight.predictors.gpu import find_gpu
+    >>> [has_clusters(find_gpu(name)) for name in ("A100", "H100")]
+    [False, True]
+    """
+    return gpu.vendor == "nvidia" and gpu.compute_capability[0] in _CLUSTER_MAJORS
+
+
+def nccl_has_clusters(torch: tuple[int, int]) -> bool:
+    """Whether the NCCL of a release of torch launches clusters, where the GPU has them.
+
+    >>> [nccl_has_clusters(release) for release in ((2, 0), (2, 13))]
+    [False, True]
+    """
+    return torch >= _CLUSTERS_SINCE
+
 
 def num_channels(
     kind: str, size: CollectiveSize, gpu: GPU, place: GroupPlacement, *, adds_in_switches: bool

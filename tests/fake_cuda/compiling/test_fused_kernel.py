@@ -139,6 +139,26 @@ def test_a_load_behind_a_computed_condition_costs_more() -> None:
     assert num_instructions(guarded) > num_instructions(plain) == 1
 
 
+def test_a_condition_that_neighbours_share_is_computed_once_for_four_of_them() -> None:
+    """Two matrices, of which the row says which is read, or the column. 12 for the indices, the
+    choice and the store; 27 for the conditions and the loads that they guard."""
+    source = """@triton.jit
+    x1 = xindex // 4096
+    x0 = xindex % 4096
+    tmp0 = (PLACE).to(tl.int64)
+    tmp1 = tl.full([1], 1024, tl.int64)
+    tmp2 = tmp0 < tmp1
+    tmp3 = tl.load(in_ptr0 + (x0 + 4096*x1), tmp2, other=0.0)
+    tmp4 = tmp0 >= tmp1
+    tmp5 = tl.load(in_ptr1 + (x0 + 4096*x1), tmp4, other=0.0)
+    tmp6 = tl.where(tmp2, tmp3, tmp5)
+    tl.store(out_ptr0 + (x2), tmp6, None)"""
+
+    rows, columns = (num_instructions(source.replace("PLACE", name)) for name in ("x1", "x0"))
+
+    assert (rows, columns) == (12 + -(-27 // 4), 12 + 27)
+
+
 def test_an_argument_is_read_or_written_by_its_name() -> None:
     flags = [
         (buffer.is_read, buffer.is_written)

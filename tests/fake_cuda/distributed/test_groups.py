@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import neusight
 from neusight.fake_cuda.distributed.rank import ranks_text
 
-NO_BACKEND = "No backend type associated with device type cpu"
+NO_BACKEND = "No backend type associated with device type cpu: NCCL moves tensors of GPUs only"
 
 
 def ranks_of(text: str) -> list[int]:

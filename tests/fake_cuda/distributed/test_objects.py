@@ -66,6 +66,7 @@ def _exchange() -> list[object]:
         dist.all_gather_object(in_pair, rank, group=pair)
     dist.barrier()
     dist.monitored_barrier()
+    dist.new_group(backend="gloo").monitored_barrier()
     return [shared, gathered, on_last, scattered, received, in_pair]
 
 

@@ -98,7 +98,10 @@ def test_of_a_failure_the_rank_is_reported_and_what_it_did() -> None:
 
     answer = joined(found)
 
-    assert answer.outcome.failure == "rank 3: ValueError: no such layer"
+    assert answer.outcome.failure == (
+        "rank 3: ValueError: no such layer; on a cluster the others wait for it in the call after "
+        "all_reduce of 8 float32 at train.py:1, unless they fail too"
+    )
     assert answer.recording is not None
     assert answer.recording.options[FAILURE_OPTION] == "rank 3: ValueError: no such layer"
     assert answer.ranks == ()
