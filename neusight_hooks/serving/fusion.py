@@ -14,7 +14,13 @@ from neusight.predictors.kernel import (
     KernelClass,
     RowsSize,
 )
-from neusight.serving.launches import EXPERTS, SCAN, LaunchedKernel, is_plain_product
+from neusight.serving.launches import (
+    EXPERTS,
+    SCAN,
+    LaunchedKernel,
+    expert_rows,
+    is_plain_product,
+)
 
 #: Classes of the kernels between products that a compiler joins.
 _POINTWISE = (KernelClass.ELEMENTWISE, KernelClass.COPY)
@@ -378,7 +384,7 @@ def _routing(span: _Span, experts: Kernel) -> list[LaunchedKernel]:
     """From the router's scores to the experts: top-k of the softmax, and the experts' rows."""
     size = experts.size
     assert isinstance(size, GemmSize) and span.before is not None
-    rows = size.batch * size.m
+    rows = expert_rows(experts)
     scores = 4 * span.tokens * size.batch
     like = span.before
     topk = _rows("topk_softmax", scores, 8 * rows, like, DTYPE_BYTES[experts.dtype])
@@ -394,7 +400,7 @@ def _combining(span: _Span) -> tuple[list[LaunchedKernel], list[LaunchedKernel]]
     assert isinstance(size, GemmSize)
     rest = [item for item in span.between if item.module != span.before.module]
     item = DTYPE_BYTES[experts.dtype]
-    read = int(size.batch * size.m * size.n * item)
+    read = int(expert_rows(experts) * size.n * item)
     combined = _rows("add_experts", read, int(span.tokens * size.n * item), span.before, item)
     return rest, [combined]
 
