@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from browser import NEEDED, Browser
 
 import neusight
 from neusight.exit_codes import ExitCode
@@ -542,3 +543,28 @@ def test_states_that_are_kept_otherwise_are_refused(
     assert serve(str(tmp_path), "--gpu", "H100") == ExitCode.WRONG_USE
 
     assert "'rwkv', whose states are not kept as a cache" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(NEEDED), reason=NEEDED)
+def test_all_columns_of_the_page_are_seen_beside_each_other(model: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    serve(model, "--gpu", "H100,A100", "--tp", "1,2", "--quantization", "none,int8", "--rate",
+          "4,64", "--requests", "40", "--html", str(page))  # fmt: skip
+
+    widths = []
+    for width in (1100, 390):
+        browser = Browser(width=width, height=800, phone=width == 390)
+        try:
+            browser.open(page.as_uri())
+            widths.append(
+                browser.run(
+                    "const part = document.querySelector('.scrolls'), all = document.body;"
+                    "return [part.scrollWidth - part.clientWidth, all.scrollWidth];"
+                )
+            )
+        finally:
+            browser.close()
+
+    assert widths[0][0] <= 0
+    assert widths[1][1] <= 390
