@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from op_calls import call, kernels, spec
 
 
