@@ -236,7 +236,7 @@ def test_in_a_step_a_sum_over_rows_waits_for_the_cta_that_adds_up_the_others(
     outputs: int, values: int, dtype: str, measured_us: float
 ) -> None:
     """Gradients of biases in the steps of benchmarks/measured/h100."""
-    itemsize = DTYPE_BYTES[dtype]
+    itemsize = int(DTYPE_BYTES[dtype])
     kernel = Kernel.rows(
         KernelClass.REDUCTION, "sum", outputs, values, dtype=dtype, along_columns=True,
         bytes_read=itemsize * outputs * values, bytes_written=itemsize * outputs,
