@@ -78,7 +78,7 @@ def _rules_of(recording: Recording) -> StartRules:
     numbers = recording.options.get(URGENT_STREAMS_OPTION, "").split(",")
     return StartRules(
         nccl_has_clusters(release_of(recording.torch_version)),
-        frozenset(int(number) for number in numbers if number),
+        frozenset(int(number) for number in numbers if number.isdecimal()),
         IN_ORDER_OPTION in recording.options,
     )
 
