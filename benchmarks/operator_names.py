@@ -1,11 +1,12 @@
 """Operators of real profiles beside those of forecasts, by name and by place in the call tree.
 
-    python benchmarks/operator_names.py [--measured DIR] [--traces DIR] [--update] [NAME ...]
+    python benchmarks/operator_names.py [--measured DIR ...] [--traces DIR] [--update] [NAME ...]
 
-DIR of --measured has the steps that `benchmarks/measure.py` profiled (torch 2.11 on an H100), that
-of --traces public profiles of older releases. Each is forecast by its own script and paired with
-its profile. Results: results/operator_names.csv, a row a profile, and
-results/operator_differences.csv, what has no partner in place, with the reason where it is known.
+DIR of --measured has workloads that `benchmarks/measure.py` profiled on a GPU (torch 2.11), and
+small_programs where there are such profiles; that of --traces public profiles of older releases.
+Each is forecast by its own script and paired with its profile. Results:
+results/operator_names.csv, a row a profile, and results/operator_differences.csv, what has no
+partner in place, with the reason where it is known.
 Models of torchvision or transformers are left out where these are not installed.
 """
 
@@ -15,9 +16,11 @@ import argparse
 import csv
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import astuple, fields
 from pathlib import Path
+from runpy import run_path
+from typing import Any
 
 import torch
 from torch import nn
@@ -36,6 +39,7 @@ from neusight.output.trace.file import trace_events
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
 STEPS = 4
+PROFILE = ".pt.trace.json.gz"
 #: Differences of a profile that are listed, the largest first.
 MOST_DIFFERENCES = 25
 
@@ -85,14 +89,32 @@ PUBLIC: dict[str, tuple[str, Callable[[], Forecast]]] = {
 }
 
 
+def forecast_of_small_program(profile: Path) -> Forecast:
+    """The forecast of a program of programs.py beside its profile."""
+    gpu = json.loads((profile.parents[1] / "environment.json").read_text())["gpu"]
+    programs = run_path(str(profile.with_name("programs.py")))["PROGRAMS"]
+    with neusight.forecast_on(gpu) as forecast:
+        torch.manual_seed(0)
+        step = programs[profile.name.removesuffix(PROFILE)]()
+        for _ in range(STEPS):
+            step()
+            forecast.step()
+    return forecast
+
+
 def cases(
-    measured: Path | None, traces: Path | None
+    measured: Sequence[Path], traces: Path | None
 ) -> Iterator[tuple[str, Path, Callable[[], Forecast]]]:
     """Name, profile and forecast of each."""
-    for figures in sorted(measured.glob("*.json")) if measured else ():
-        profile = figures.with_suffix(".pt.trace.json.gz")
-        if profile.is_file():
-            yield figures.stem, profile, lambda figures=figures: forecast_of_workload(figures)
+    for folder in measured:
+        for figures in sorted(folder.glob("workloads/*.json")):
+            profile = figures.with_suffix(PROFILE)
+            if profile.is_file():
+                name = f"{folder.name} {figures.stem}"
+                yield name, profile, lambda figures=figures: forecast_of_workload(figures)
+        for profile in sorted(folder.glob(f"small_programs/*{PROFILE}")):
+            name = f"{folder.name} {profile.name.removesuffix(PROFILE)}"
+            yield name, profile, lambda profile=profile: forecast_of_small_program(profile)
     for name, (prefix, forecast) in PUBLIC.items() if traces else ():
         for profile in sorted(traces.glob(f"{prefix}*")) if traces else ():
             yield name, profile, forecast
@@ -110,7 +132,7 @@ def pairs_of(profile: Path, forecast: Forecast) -> OperatorPairs:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--measured", type=Path)
+    parser.add_argument("--measured", type=Path, nargs="*", default=[])
     parser.add_argument("--traces", type=Path)
     parser.add_argument("--update", action="store_true", help="write the tables of results")
     parser.add_argument("names", nargs="*")
@@ -138,19 +160,31 @@ def main() -> None:
 
 
 def update(found: dict[str, OperatorPairs]) -> None:
-    """Writes both tables."""
-    with (RESULTS / "operator_names.csv").open("w", newline="", encoding="utf-8") as file:
+    """Writes both tables; profiles that were left out keep their rows."""
+    names = [
+        [name, pairs.num_measured, pairs.num_forecast, pairs.num_by_name, pairs.num_in_place,
+         pairs.explained()]
+        for name, pairs in found.items()
+    ]  # fmt: skip
+    differences = [
+        [name, *astuple(row)]
+        for name, pairs in found.items()
+        for row in pairs.differences[:MOST_DIFFERENCES]
+    ]
+    counts = ["profile", "measured", "forecast", "by_name", "in_place", "explained"]
+    of_difference = ["profile", *(field.name for field in fields(OperatorDifference))]
+    _write("operator_names.csv", counts, names, found)
+    _write("operator_differences.csv", of_difference, differences, found)
+
+
+def _write(table: str, header: list[str], rows: list[list[Any]], found: Collection[str]) -> None:
+    path = RESULTS / table
+    with path.open(newline="", encoding="utf-8") as file:
+        kept = [row for row in list(csv.reader(file))[1:] if row[0] not in found]
+    with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["profile", "measured", "forecast", "by_name", "in_place", "explained"])
-        for name, pairs in found.items():
-            counts = pairs.num_measured, pairs.num_forecast, pairs.num_by_name, pairs.num_in_place
-            writer.writerow([name, *counts, pairs.explained()])
-    with (RESULTS / "operator_differences.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["profile", *(field.name for field in fields(OperatorDifference))])
-        for name, pairs in found.items():
-            for row in pairs.differences[:MOST_DIFFERENCES]:
-                writer.writerow([name, *astuple(row)])
+        writer.writerow(header)
+        writer.writerows(sorted([*kept, *rows], key=lambda row: str(row[0])))
 
 
 if __name__ == "__main__":

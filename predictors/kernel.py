@@ -60,6 +60,7 @@ Variant = Literal[
     "top_k",
     "top_k_pass",
     "max_pool_gradient",
+    "average_pool_gradient",
     "scan",
     "state_space",
     "pool",
@@ -216,6 +217,7 @@ class KernelTraits(TypedDict, total=False):
     along_columns: bool
     bytes_read_again: int
     num_instructions: int
+    num_steps: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,13 +229,14 @@ class Kernel:
     precision of the arithmetic ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8").
     `num_bytes` read and written are the compulsory ones: every operand once.
 
-    An attention of `layout` "contiguous" is torch's own, on sequences of one length. The last seven
+    An attention of `layout` "contiguous" is torch's own, on sequences of one length. The last eight
     say what the price depends on and the rest does not state: `variant` which of its class it is;
     `is_backward` that a norm, a softmax or an attention computes gradients;
     `scatters` that it writes where others write too; `selects` that it looks for the k-th of each
     row; `along_columns` that a norm's rows are columns of the data, shared among CTAs;
     `bytes_read_again` what its loops over a row read again, unless it still lies in the L2;
-    `num_instructions` what its threads execute, where it was counted (else 0).
+    `num_instructions` what its threads execute, where it was counted (else 0); `num_steps` how many
+    kernels, each of which needs the one before, a library runs for what is described as one.
     """
 
     kernel_class: KernelClass
@@ -253,6 +256,7 @@ class Kernel:
     along_columns: bool = False
     bytes_read_again: int = 0
     num_instructions: int = 0
+    num_steps: int = 0
 
     @property
     def num_bytes(self) -> int:

@@ -11,7 +11,7 @@ from neusight.integrations.profiles.reading.profile import HostOp
 from neusight.predictors.kernel import KernelClass
 
 #: Raised whenever an alias changes, so that two comparisons can be distinguished.
-ALIASES_VERSION = 2
+ALIASES_VERSION = 3
 
 _K = KernelClass
 
@@ -48,7 +48,7 @@ _NAMES: tuple[tuple[KernelClass, str], ...] = (
     (_K.GATHER, r"index(select|_select|_elementwise|func|ing|_put|_add|copy|_copy)|gather|scatter"
                 r"|embedding|linearize_index|krn_partial|take_"),
     (_K.COPY, r"catarray|direct_copy|copy_device_to_device|copy_kernel|transpose|roll_|flip_"
-              r"|loadwithcast|float8_copy|permute_"),
+              r"|float8_copy|permute_"),
     (
         _K.REDUCTION,
         r"reduce_kernel|reduceop|devicescan|devicereduce|cunn_classnll|nll_?loss|_pool|pool_"
@@ -69,12 +69,16 @@ _OWNERS: tuple[tuple[KernelClass, str], ...] = (
     (_K.NORMALIZATION, r"(batch|layer|group|rms)_norm"),
     (_K.SOFTMAX, r"softmax"),
     (_K.GEMM, r"::(mm|bmm|addmm|baddbmm|addbmm|linear|matmul|_scaled_mm|addmv|mv)(_|$|\.)"),
+    (_K.GATHER, r"::_?embedding|_index_put"),
+    (_K.REDUCTION, r"(max|avg)_pool"),
+    (_K.OPTIMIZER, r"::_foreach_|::_fused_adam|::_fused_sgd|::_fused_adagrad"),
 )
 _OWNER_PATTERNS = tuple((kind, re.compile(pattern)) for kind, pattern in _OWNERS)
 
 #: Old operators' gradients of a convolution, and words of kernel names that show which it is.
 _DATA_GRADIENT = re.compile(r"backward_input|dgrad|data_gradient")
 _WEIGHT_GRADIENT = re.compile(r"backward_weight|wgrad|weight_gradient")
+DATA_GRADIENT, WEIGHT_GRADIENT = "data gradient", "weight gradient"
 
 
 class ProblemSize(NamedTuple):
@@ -119,8 +123,8 @@ def is_auxiliary(kind: KernelClass, op: str) -> bool:
     owner = class_of_op(op)
     if owner in (KernelClass.UNKNOWN, kind):
         return False
-    # A bias or an activation after the main kernel is an operator of its own in some versions.
-    return kind is not KernelClass.ELEMENTWISE
+    # A bias or an activation after a product is an operator of its own in some versions.
+    return kind is not KernelClass.ELEMENTWISE or owner not in (_K.CONVOLUTION, _K.GEMM)
 
 
 def gradient_of(text: str) -> str:
@@ -130,8 +134,8 @@ def gradient_of(text: str) -> str:
     'data gradient'
     """
     if _WEIGHT_GRADIENT.search(text.lower()):
-        return "weight gradient"
-    return "data gradient" if _DATA_GRADIENT.search(text.lower()) else ""
+        return WEIGHT_GRADIENT
+    return DATA_GRADIENT if _DATA_GRADIENT.search(text.lower()) else ""
 
 
 def size_of(kind: KernelClass, op: HostOp, gradient: str = "") -> ProblemSize:
@@ -175,5 +179,5 @@ def _convolution_size(op: str, shapes: list[tuple[int, ...]], gradient: str) -> 
     if "backward" not in op:
         return ProblemSize("forward", tuple(size for shape in images[:2] for size in shape))
     if len(images) >= 3:  # convolution_backward: gradient, image, weight
-        images = [images[0], images[1 if gradient == "weight gradient" else 2]]
+        images = [images[0], images[1 if gradient == WEIGHT_GRADIENT else 2]]
     return ProblemSize(gradient, tuple(size for shape in images[:2] for size in shape))

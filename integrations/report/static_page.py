@@ -11,7 +11,8 @@ from importlib.resources import files
 from neusight._version import __version__
 
 _CHART_STYLE = """
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(420px, 1fr)); gap: 18px; }
+.charts { display: grid; gap: 18px; }
+.charts { grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); }
 .chart { margin: 0; background: var(--panel); border-radius: 8px; padding: 12px 14px; }
 .chart figcaption { font-weight: 600; }
 .chart svg { width: 100%; height: auto; }

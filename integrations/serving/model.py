@@ -158,22 +158,15 @@ def _transformers_forward(
 ) -> Forward:
     """The model's forward; its layers with a state are put into `layers`."""
     import torch
-    from transformers import AutoModelForCausalLM
 
     named = getattr(torch, dtype, None)
     if not isinstance(named, torch.dtype):
         raise OptionError(f"--dtype is {dtype!r}; it is float16 or bfloat16")
-    try:
-        with torch.device("cuda"):
-            # transformers does not annotate it.
-            made = AutoModelForCausalLM.from_config(config, dtype=named)  # type: ignore[no-untyped-call, unused-ignore]
-            model = made.eval()
-    except ValueError as error:
-        if "AutoModelForCausalLM" not in str(error):
-            raise
+    model = _built(config, named)
+    if model is None:
         raise OptionError(
             f"{file} is of type {config.model_type!r}, which is not a causal language model"
-        ) from None
+        )
     accepted = inspect.signature(model.forward).parameters
     options: dict[str, Any] = {"use_cache": True}
     if "logits_to_keep" in accepted:
@@ -201,6 +194,27 @@ def _transformers_forward(
         if is_stateful and not layers:
             raise _unknown_states(file, config.model_type)
     return forward
+
+
+#: Classes of transformers that build a model which continues text. Those that see images too are
+#: given none.
+_BUILDERS = ("AutoModelForCausalLM", "AutoModelForImageTextToText")
+
+
+def _built(config: Any, dtype: Any) -> Any:
+    """The model; None where it is of another kind."""
+    import torch
+    import transformers
+
+    for name in _BUILDERS:
+        builder = getattr(transformers, name, None)
+        try:
+            with torch.device("cuda"):
+                return builder.from_config(config, dtype=dtype).eval() if builder else None
+        except ValueError as error:
+            if name not in str(error):
+                raise
+    return None
 
 
 def _has_other_layers(config: Any) -> bool:

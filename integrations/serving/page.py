@@ -29,11 +29,14 @@ _COURSE_POINTS = 300
 
 _STYLE = """
 .scrolls { overflow-x: auto; }
-table.serving { border-collapse: collapse; font-size: 13px; }
-table.serving th, table.serving td { padding: 4px 6px; text-align: right; }
-table.serving th, table.serving td { white-space: nowrap; border-bottom: 1px solid var(--line); }
-table.serving th { color: var(--muted); font-weight: 600; }
-table.serving th:first-child, table.serving td:first-child { text-align: left; }
+table.serving { border-collapse: collapse; font-size: 12.5px; width: 100%; }
+table.serving th, table.serving td { padding: 4px 3px; text-align: right; }
+table.serving th, table.serving td { border-bottom: 1px solid var(--line); }
+table.serving td { white-space: nowrap; }
+table.serving th { color: var(--muted); font-weight: 600; font-size: 12px; }
+table.serving th { vertical-align: bottom; }
+table.serving .many { text-align: center; border-bottom-style: dotted; }
+table.serving .text { text-align: left; white-space: normal; }
 dl.terms { display: grid; grid-template-columns: max-content 1fr; gap: 2px 14px; }
 dl.terms dt { font-weight: 600; } dl.terms dd { margin: 0; color: var(--muted); }
 """
@@ -132,24 +135,43 @@ def _cards(point: LoadPoint) -> str:
     )
 
 
+#: Columns of the table under their common heading, which has the unit.
+_COLUMNS = (
+    ("", ("load",)), ("TTFT, ms", ("p50", "p90", "p99")), ("TPOT, ms", ("p50", "p90", "p99")),
+    ("E2E, s", ("p50",)), ("tokens a second", ("all", "a user", "a GPU")), ("", ("goodput /s",)),
+    ("", ("KV",)), ("", ("waiting",)), ("", ("preempted",)), ("a M tokens", ("$", "kJ")),
+    ("", ("limited by",)),
+)  # fmt: skip
+
+
 def _table(points: Sequence[LoadPoint]) -> str:
-    head = ("deployment", "load", "TTFT p50", "p90", "p99", "TPOT p50", "p90", "p99", "E2E p50",
-            "tokens/s", "a user", "a GPU", "goodput", "KV", "waiting", "preempted", "$/M tokens",
-            "kJ/M tokens", "limited by")  # fmt: skip
     many = len({point.server.deployment.label for point in points}) > 1
-    first = 0 if many else 1  # the heading names the only deployment
     best = frontier_of(points) if many else []
-    rows = "".join(
-        "<tr>"
-        + "".join(f"<td>{escape(cell)}</td>" for cell in _cells(point, point in best)[first:])
-        + "</tr>"
-        for point in points
+    # the page's heading names the only deployment
+    columns = (*((("", ("deployment",)),) if many else ()), *_COLUMNS)
+    rows = [_row(_cells(point, point in best)[0 if many else 1 :], many) for point in points]
+    note = '<p class="muted">* on the frontier of tokens/s a user and a GPU</p>' if many else ""
+    head = _heads(columns)
+    return f'<table class="serving"><thead>{head}</thead>{"".join(rows)}</table>{note}'
+
+
+def _heads(columns: Sequence[tuple[str, tuple[str, ...]]]) -> str:
+    groups = "".join(
+        f'<th class="many" colspan="{len(names)}">{escape(group)}</th>'
+        if group
+        else f'<th rowspan="2">{escape(names[0])}</th>'
+        for group, names in columns
     )
-    names = "".join(f"<th>{escape(name)}</th>" for name in head[first:])
-    note = ""
-    if many:
-        note = '<p class="muted">* on the frontier of tokens/s a user and a GPU</p>'
-    return f'<table class="serving"><thead><tr>{names}</tr></thead>{rows}</table>{note}'
+    below = "".join(
+        f"<th>{escape(name)}</th>" for group, names in columns if group for name in names
+    )
+    return f"<tr>{groups}</tr><tr>{below}</tr>"
+
+
+def _row(cells: Sequence[str], many: bool) -> str:
+    num_words = 2 if many else 1
+    words = "".join(f'<td class="text">{escape(cell)}</td>' for cell in cells[:num_words])
+    return f"<tr>{words}{''.join(f'<td>{escape(cell)}</td>' for cell in cells[num_words:])}</tr>"
 
 
 def _cells(point: LoadPoint, is_best: bool) -> tuple[str, ...]:
@@ -158,13 +180,12 @@ def _cells(point: LoadPoint, is_best: bool) -> tuple[str, ...]:
     return (
         point.server.deployment.label + (" *" if is_best else ""),
         point.label,
-        *(seconds_text(value) for value in found.ttft_s[1:]),
-        *(seconds_text(value) for value in found.tpot_s[1:]),
-        seconds_text(found.e2e_s.p50),
+        *(_ms_text(value) for value in (*found.ttft_s[1:], *found.tpot_s[1:])),
+        f"{found.e2e_s.p50:,.2f}",
         f"{found.output_tokens_per_s:,.0f}",
         f"{found.tokens_per_s_user:,.1f}",
         f"{found.tokens_per_s_gpu:,.0f}",
-        "-" if found.goodput is None else f"{found.goodput:,.2f}/s",
+        "-" if found.goodput is None else f"{found.goodput:,.2f}",
         f"{found.kv_use:.0%}",
         f"{found.waiting:,.1f}",
         f"{found.preemptions:,}",
@@ -172,6 +193,15 @@ def _cells(point: LoadPoint, is_best: bool) -> tuple[str, ...]:
         f"{found.joules_per_million_tokens / 1e3:,.0f}",
         "saturated" if found.saturation else found.bound,
     )
+
+
+def _ms_text(seconds: float) -> str:
+    """Milliseconds, of whole seconds without tenths.
+
+    >>> _ms_text(0.0325), _ms_text(65.5)
+    ('32.5', '65,500')
+    """
+    return f"{seconds * 1e3:,.0f}" if seconds >= 1 else f"{seconds * 1e3:.1f}"
 
 
 def _over_rates(points: Sequence[LoadPoint], slo: Slo) -> list[str]:

@@ -371,6 +371,9 @@ class Batch:
 
 #: The name of an operator that says of the op after it that no program on a GPU calls it.
 UNSEEN = ""
+#: The name of one that says of the op after it that it is what the operator around it does itself,
+#: after it called others.
+WHOLE = "="
 
 
 class Operator(NamedTuple):

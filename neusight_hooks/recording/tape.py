@@ -98,8 +98,8 @@ class TapedInput:
     sequence; `is_prompt`: of the ids before those that another function decodes; `drafted`: with so
     many proposed tokens, which are verified, made by `draft_calls` of another model; `has_cache`:
     of token ids, with tensors that the call before made, which are the storages from
-    `first_storage` to `last_storage`; `is_product`: no call, but a product of data with what is
-    trained, outside of modules.
+    `first_storage` to `last_storage`; `is_transposed`: of ids [tokens, sequences]; `is_product`: no
+    call, but a product of data with what is trained, outside of modules.
     `owner` is the same for all of one loader, module or function; `tensor` for all calls with the
     same values, None where that is not known. `origin` is the call whose output the input is made
     of. Autograd's numbers of what the call computed begin with `first_sequence` and end before
@@ -124,6 +124,7 @@ class TapedInput:
     has_cache: bool = False
     first_storage: int = 0
     last_storage: int = 0
+    is_transposed: bool = False
     is_product: bool = False
     tensor: object = None
     origin: TapedInput | None = None

@@ -14,7 +14,13 @@ from neusight.predictors.kernel import (
     KernelClass,
     RowsSize,
 )
-from neusight.serving.launches import EXPERTS, SCAN, LaunchedKernel, is_plain_product
+from neusight.serving.launches import (
+    EXPERTS,
+    SCAN,
+    LaunchedKernel,
+    expert_rows,
+    is_plain_product,
+)
 
 #: Classes of the kernels between products that a compiler joins.
 _POINTWISE = (KernelClass.ELEMENTWISE, KernelClass.COPY)
@@ -22,6 +28,8 @@ _POINTWISE = (KernelClass.ELEMENTWISE, KernelClass.COPY)
 _ROOT = ("rsqrt", "sqrt", "reciprocal")
 #: Kernels of a norm until its root: mean, difference, square, mean, difference, sum, root.
 _MOST_OF_NORM = 7
+#: Kernels that change embeddings before the first layer. A mask may be of their size by chance.
+_OF_EMBEDDINGS = ("add", "mul")
 #: Kernels that write the cache in place, or place tokens in it.
 _CACHE_WRITES = ("cat", "index_copy", "index_put", "copy")
 
@@ -131,9 +139,10 @@ def _expansion_of(launches: Sequence[LaunchedKernel], at: int) -> int | None:
         product = launches[before].kernel.size
         if isinstance(product, AttentionSize):
             return None
-        rows = size.batch * size.seq_kv
-        if isinstance(product, GemmSize) and product.batch == 1 and product.m == rows:
-            return before
+        if isinstance(product, GemmSize) and product.batch == 1:
+            expands = product.n > size.heads * size.head_dim_v  # to values and parts of keys
+            if product.m == size.batch * size.seq_kv and expands:
+                return before
     return None
 
 
@@ -306,7 +315,9 @@ def _opening(between: list[LaunchedKernel]) -> list[LaunchedKernel]:
         first = piece[0]
         if len(piece) > 1 or first.kernel.kernel_class is KernelClass.NORMALIZATION:
             kept.append(_norm(piece, None))
-        elif first.kernel.kernel_class is KernelClass.GATHER or _numel(first.kernel) in widths:
+        elif first.kernel.kernel_class is KernelClass.GATHER or (
+            first.kernel.name in _OF_EMBEDDINGS and _numel(first.kernel) in widths
+        ):
             kept.append(first)
     return kept
 
@@ -373,7 +384,7 @@ def _routing(span: _Span, experts: Kernel) -> list[LaunchedKernel]:
     """From the router's scores to the experts: top-k of the softmax, and the experts' rows."""
     size = experts.size
     assert isinstance(size, GemmSize) and span.before is not None
-    rows = size.batch * size.m
+    rows = expert_rows(experts)
     scores = 4 * span.tokens * size.batch
     like = span.before
     topk = _rows("topk_softmax", scores, 8 * rows, like, DTYPE_BYTES[experts.dtype])
@@ -389,7 +400,7 @@ def _combining(span: _Span) -> tuple[list[LaunchedKernel], list[LaunchedKernel]]
     assert isinstance(size, GemmSize)
     rest = [item for item in span.between if item.module != span.before.module]
     item = DTYPE_BYTES[experts.dtype]
-    read = int(size.batch * size.m * size.n * item)
+    read = int(expert_rows(experts) * size.n * item)
     combined = _rows("add_experts", read, int(span.tokens * size.n * item), span.before, item)
     return rest, [combined]
 

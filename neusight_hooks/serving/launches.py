@@ -82,6 +82,13 @@ def is_plain_product(kernel: Kernel) -> bool:
     return isinstance(size, GemmSize) and size.batch == 1 and kernel.name != EXPERTS
 
 
+def expert_rows(kernel: Kernel) -> int:
+    """Rows of all experts together; the size has as many for each, rounded up."""
+    size = kernel.size
+    assert isinstance(size, GemmSize)
+    return round(kernel.flops / (2 * size.n * size.k))
+
+
 def launches_of(entries: Sequence[Entry]) -> tuple[LaunchedKernel, ...]:
     """Every kernel that the recorded ops launch, in order."""
     calls = (entry for entry in entries if isinstance(entry, OpCall))
@@ -230,7 +237,7 @@ def _num_sizes(size: Size) -> int:
 def _sizes(kernel: Kernel) -> list[int]:
     size = kernel.size
     if isinstance(size, GemmSize) and kernel.name == EXPERTS:
-        return [1, size.batch * size.m, size.n, size.k]  # rows of all experts
+        return [1, expert_rows(kernel), size.n, size.k]
     if isinstance(size, (GemmSize, RowsSize)):
         return list(size)
     return [size.num_bytes] if isinstance(size, CollectiveSize) else []

@@ -108,7 +108,7 @@ def tensor_parallel(
             if first_of.get(at, at) == last_product:
                 found.append(launch._replace(kernel=_by_columns(kernel, ranks)))
                 found.append(_collective("all_gather", kernel.bytes_written, launch, ranks))
-            elif is_router(launches, at) or _is_low_rank(launches, at):
+            elif kernel.size.n == 1 or is_router(launches, at) or _is_low_rank(launches, at):
                 found.append(launch)
             elif kernel.size.batch > 1 and kernel.name != EXPERTS:  # a problem for each head
                 found.append(launch._replace(kernel=_share(kernel, ranks)))

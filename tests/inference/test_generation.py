@@ -6,6 +6,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import pytest
 import torch
@@ -131,6 +132,55 @@ def test_without_a_cache_all_tokens_enter_again() -> None:
     generation = found(forecast_of(program))
 
     assert [call.context for call in generation.decodes] == list(range(17, 24))
+
+
+class TokensFirst(nn.Module):
+    """Its ids are [tokens, sequences], as those of torch's recurrent layers."""
+
+    def __init__(self, *, recurrent: bool) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(WORDS, WIDTH)
+        self.layer = nn.LSTM(WIDTH, WIDTH) if recurrent else nn.Linear(WIDTH, WIDTH)
+        self.head = nn.Linear(WIDTH, WORDS)
+
+    def forward(self, ids: torch.Tensor, past: Any = None) -> tuple[torch.Tensor, Any]:
+        x = self.tokens(ids)
+        if isinstance(self.layer, nn.LSTM):
+            x, past = self.layer(x, past)
+        else:
+            past = self.layer(x) if past is None else torch.cat((past, self.layer(x)))
+            x = x + past.mean(0, keepdim=True)
+        return self.head(x), past
+
+
+@pytest.mark.parametrize("recurrent", [False, True], ids=["cache", "state"])
+@pytest.mark.parametrize("sequences", [1, 4])
+def test_ids_may_begin_with_their_tokens(sequences: int, *, recurrent: bool) -> None:
+    def program() -> None:
+        model, past = TokensFirst(recurrent=recurrent).cuda(), None
+        ids = torch.zeros(64, sequences, dtype=torch.long, device="cuda")
+        with torch.inference_mode():
+            for _ in range(12):
+                logits, past = model(ids, past)
+                ids = logits[-1:].argmax(-1)
+
+    forecast = forecast_of(program)
+
+    generation = found(forecast)
+    assert (generation.samples, generation.prompt) == (sequences, 64)
+    assert (generation.first_context, generation.last_context) == (65, 75)
+    reported = forecast.to_dict()
+    assert (reported["samples_per_step"], reported["tokens_per_step"]) == (sequences, sequences)
+
+
+def test_one_sequence_after_several_of_its_length_is_no_token_of_them() -> None:
+    def program() -> None:
+        model = Language().cuda()
+        with torch.no_grad():
+            for sequences in (8, 1, 1, 1):
+                model(torch.zeros(sequences, 64, dtype=torch.long, device="cuda"))
+
+    assert generation_of(forecast_of(program).timeline) is None
 
 
 class Static(nn.Module):

@@ -132,6 +132,15 @@ def test_a_decoder_layer_becomes_the_kernels_of_an_engine() -> None:
     assert fused.unmatched == ()
 
 
+def test_a_mask_that_is_as_large_as_the_embeddings_by_chance_is_not_made_in_each_step() -> None:
+    launches = model()
+    launches.insert(2, pointwise("le", TOKENS * HIDDEN, "m"))
+
+    assert names(engine_launches(launches, tokens=TOKENS)) == names(
+        engine_launches(model(), tokens=TOKENS)
+    )
+
+
 def test_a_norm_of_rows_less_their_mean_is_one_kernel() -> None:
     """As Cohere's: the difference is computed for the variance and again for the result."""
     numel = TOKENS * HIDDEN

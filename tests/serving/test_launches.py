@@ -121,6 +121,24 @@ def test_few_tokens_read_the_weights_of_few_experts() -> None:
     assert one.bytes_read == 2 * 128 * 2 + 2 * 64 * 128 * 2
 
 
+def test_rows_that_experts_do_not_share_evenly_are_counted_as_they_are() -> None:
+    """512 experts of which each token chooses 10: the sizes have 3 and 5 rows for each expert."""
+    points = []
+    for sequences, tokens, past in BATCHES:
+        rows = 10 * sequences * tokens
+        kernel = Kernel.gemm(
+            -(-rows // 512), 64, 128, batch=512, dtype="bfloat16", name=EXPERTS
+        )  # fmt: skip
+        kernel = replace(kernel, flops=2 * rows * 64 * 128)
+        points.append(RecordedPoint(sequences, tokens, past, (LaunchedKernel(kernel),)))
+    [found] = fitted_kernels(points)
+
+    kernel = at(found, *[(1, 1)] * 16)
+
+    assert kernel.size == GemmSize(round(512 * (1 - (1 - 10 / 512) ** 16)), 2, 64, 128)
+    assert kernel.flops == 2 * 160 * 64 * 128
+
+
 def test_a_copy_that_only_some_points_make_is_left_out() -> None:
     points = aligned(recorded(extra_copy=True))
 

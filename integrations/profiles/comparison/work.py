@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from neusight.integrations.profiles.aliases import (
+    DATA_GRADIENT,
+    WEIGHT_GRADIENT,
     ProblemSize,
     class_of_name,
     class_of_op,
@@ -61,10 +63,15 @@ def work_of(profile: Profile, step: ProfileStep) -> list[Work]:
             op=profile.ops[position].name if position >= 0 else "",
             num_kernels=len(events),
             duration_ns=sum(event.duration_ns for event in events),
-            has_size=position < 0 or bool(profile.ops[position].shapes),
+            has_size=position < 0 or _has_size(kind, profile.ops[position].shapes),
         )
         for (position, kind, size), events in groups.items()
     ]
+
+
+def _has_size(kind: KernelClass, shapes: Sequence[tuple[int, ...]]) -> bool:
+    """Whether the shapes say what is worked on; profiles record none of lists of tensors."""
+    return any(shapes) if kind is KernelClass.OPTIMIZER else bool(shapes)
 
 
 def _class_of(event: DeviceEvent, op: str) -> KernelClass:
@@ -88,12 +95,28 @@ def _gradients(profile: Profile, op: int, events: Sequence[DeviceEvent]) -> list
     if by_op:
         return [by_op] * len(events)
     reported = [gradient_of(event.name) for event in events]
+    _name_products(reported, events)
     last = ""
     for index in reversed(range(len(reported))):
         last = reported[index] = reported[index] or last
     for index in range(1, len(reported)):
         reported[index] = reported[index] or reported[index - 1]
     return reported
+
+
+def _name_products(reported: list[str], events: Sequence[DeviceEvent]) -> None:
+    """Says it of the products of matrices that some gradients are, whose names do not: torch has
+    the data's gradient computed first."""
+    products = [
+        index
+        for index, event in enumerate(events)
+        if not reported[index] and class_of_name(event.name) is KernelClass.GEMM
+    ]
+    for index in products:
+        if DATA_GRADIENT in reported[:index]:
+            reported[index] = WEIGHT_GRADIENT
+        elif WEIGHT_GRADIENT in reported[index:] or len(products) > 1:
+            reported[index] = DATA_GRADIENT
 
 
 def matched(

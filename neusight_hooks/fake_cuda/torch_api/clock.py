@@ -6,7 +6,9 @@ import sys
 import sysconfig
 import threading
 import time
+import timeit
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from neusight.fake_cuda.patching import Patches
@@ -75,7 +77,8 @@ class SimulatedClock:
 def install_virtual_time(patches: Patches, recorder: Recorder, clock: SimulatedClock) -> None:
     """`time.time()` and its like advance with the forecast, for the program's main thread.
 
-    The standard library itself keeps real time: its timeouts wait for real things.
+    The standard library itself keeps real time, as its timeouts wait for real things; but for
+    `timeit`, which measures the program and torch.utils.benchmark builds on.
     """
     main = threading.get_ident()
     stdlib = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib"))
@@ -111,3 +114,13 @@ def install_virtual_time(patches: Patches, recorder: Recorder, clock: SimulatedC
         patches.set(time, name, seconds(getattr(time, name)))
         patches.set(time, f"{name}_ns", nanoseconds(getattr(time, f"{name}_ns")))
     patches.set(time, "sleep", sleep)
+    _measure_by(patches, timeit.default_timer, time.perf_counter)
+
+
+def _measure_by(patches: Patches, real: Callable[[], float], virtual: Callable[[], float]) -> None:
+    """Lets `timeit` read another clock where the program names none."""
+    patches.set(timeit, "default_timer", virtual)
+    for function in (timeit.Timer.__init__, timeit.timeit, timeit.repeat):
+        kept = function.__defaults__ or ()
+        patches.on_restore(partial(setattr, function, "__defaults__", kept))
+        function.__defaults__ = tuple(virtual if value is real else value for value in kept)

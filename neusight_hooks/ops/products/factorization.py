@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from math import prod
+from collections.abc import Callable
+from math import ceil, prod
 
 from neusight.ops.operands import (
     itemsize,
@@ -52,6 +53,43 @@ _CHOLESKY_UNITS = {
     "linalg_matrix_exp": 42,
 }
 
+#: Steps of an algorithm that each need the one before, for a column; elsewhere `_BLOCKED_STEPS`.
+#: Each is a kernel in LAPACK's order of work. LU: the pivot's search. QR (geqr2): a reflector, then
+#: its application. Symmetric eigenproblem (sytd2: reflector, symv, dot, axpy, syr2), and as many
+#: for the tridiagonal one and the way back. SVD by cuSOLVER's gesvdj: a round of rotations for each
+#: column (dots, columns, V) in some 8 sweeps. Eigenproblem: Hessenberg form, then as an SVD.
+#: Priors: none was measured.
+_STEPS = {
+    "linalg_lu_factor_ex": 1.0,
+    "linalg_lu": 1.0,
+    "_linalg_solve_ex": 1.0,
+    "_linalg_det": 1.0,
+    "_linalg_slogdet": 1.0,
+    "linalg_inv_ex": 1.0,
+    "linalg_qr": 2.0,
+    "geqrf": 2.0,
+    "linalg_lstsq": 2.0,
+    "_linalg_eigh": 10.0,
+    "_linalg_svd": 24.0,
+    "linalg_pinv": 24.0,
+    "linalg_eig": 30.0,
+    "linalg_eigvals": 30.0,
+    "_linalg_eigvals": 30.0,
+}
+#: Diagonal block, solve and update for every 32 columns.
+_BLOCKED_STEPS = 3 / 32
+
+#: Algorithms that torch runs for one matrix after the other, and for which of a batch of m x n
+#: (ATen/native/cuda/linalg: gesvdjBatched takes up to 32 columns; geqrf of cuBLAS is chosen up to
+#: 256 rows in a batch of at least a 16th of them).
+_IS_LOOPED: dict[str, Callable[[int, int, int], bool]] = {
+    "_linalg_svd": lambda batch, m, n: n > 32,
+    "linalg_qr": lambda batch, m, n: m > 256 or batch < max(2, m / 16),
+    "geqrf": lambda batch, m, n: m > 256 or batch < max(2, m / 16),
+    "linalg_eig": lambda batch, m, n: True,
+    "_linalg_eigvals": lambda batch, m, n: True,
+}
+
 
 @register_op(*(f"aten::{name}" for name in _CHOLESKY_UNITS))
 def factorize(call: OpSignature, math: MathMode) -> list[Kernel]:
@@ -61,22 +99,27 @@ def factorize(call: OpSignature, math: MathMode) -> list[Kernel]:
         key=lambda spec: spec.numel,
     )
     batch, n, height = prod(matrix.shape[:-2]), min(matrix.shape[-2:]), max(matrix.shape[-2:])
-    units = _CHOLESKY_UNITS[call.op.removeprefix("aten::").rstrip("_")]
+    name = call.op.removeprefix("aten::").rstrip("_")
+    units, steps = _CHOLESKY_UNITS[name], _STEPS.get(name, _BLOCKED_STEPS)
     if batch * n == 0:
         return []
+    if name in _IS_LOOPED and _IS_LOOPED[name](batch, height, n):
+        steps *= batch
     kernels: list[Kernel] = []
     for start in range(0, n, _PANEL):
         width = min(_PANEL, n - start)
         below = height - start
-        kernels.append(
-            _panel(f"{kernel_name(call)}_panel", matrix.dtype, batch, width, below, units)
-        )
+        name = f"{kernel_name(call)}_panel"
+        num_steps = ceil(steps * width)
+        kernels.append(_panel(name, matrix.dtype, batch, width, below, units, num_steps))
         kernels += _trailing_products(matrix.dtype, batch, width, below, n - start, math) * units
     return kernels
 
 
-def _panel(name: str, dtype: str, batch: int, width: int, height: int, units: int) -> Kernel:
-    """A panel of columns, factored on its own."""
+def _panel(
+    name: str, dtype: str, batch: int, width: int, height: int, units: int, steps: int
+) -> Kernel:
+    """A panel of columns, factored on its own, in so many steps one after the other."""
     moved = batch * height * width * itemsize(dtype)
     return Kernel.rows(
         KernelClass.REDUCTION,
@@ -87,6 +130,7 @@ def _panel(name: str, dtype: str, batch: int, width: int, height: int, units: in
         bytes_read=moved,
         bytes_written=moved,
         flops=units * batch * width * width * height,
+        num_steps=steps,
     )
 
 

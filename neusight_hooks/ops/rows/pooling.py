@@ -15,7 +15,7 @@ from neusight.ops.operands import (
     written_tensors,
 )
 from neusight.ops.registry import register_op
-from neusight.predictors.kernel import Kernel, KernelClass, Layout, RowsSize
+from neusight.predictors.kernel import Kernel, KernelClass, Layout, RowsSize, Variant
 from neusight.recording.recording import Argument, OpSignature, TensorSpec
 
 #: Pooling ops and the name of their kernel.
@@ -119,9 +119,15 @@ def pool_backward(
         rows=result.numel,
         width=ceil_div(taps, result.numel),
         layout=_layout(result),
-        variant="pool" if averages else "max_pool_gradient",
+        variant=_variant_of(name),
     )
     return [*zeros, kernel]
+
+
+def _variant_of(backward: str) -> Variant:
+    if backward == "avg_pool2d_backward":
+        return "average_pool_gradient"
+    return "pool" if "avg" in backward else "max_pool_gradient"
 
 
 @register_op("aten::max_unpool2d", "aten::max_unpool3d")

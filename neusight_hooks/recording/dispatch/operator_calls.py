@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import torch
 
-from neusight.recording.dispatch.operator_history import Key, OperatorHistory
+from neusight.recording.dispatch.operator_history import Key, OperatorHistory, running_after
 from neusight.recording.dispatch.python_functions import PythonFunctions
-from neusight.recording.recording import COMPILED_CODE, UNSEEN
+from neusight.recording.recording import COMPILED_CODE, UNSEEN, WHOLE
 from neusight.recording.tape import (
     CPU_WORK,
     CallEvent,
@@ -356,20 +356,19 @@ class OperatorCalls:
         """An op is about to be written to the tape. If it is the operator that began last, or one
         that began just before and called nothing but a variant of itself (`detach` in
         `aten::detach`), the op stands for it; else it is what these operators are made of. A detach
-        that no operator stands for is torch's way to save a tensor subclass for backward, which a
-        tensor on a GPU is not."""
+        that no operator stands for saves a tensor subclass for backward, which none on a GPU is."""
         self.note_ends()
         calls = self._calls
-        depth = 0
-        while depth < len(calls):
-            depth += 1
-            call = calls[-depth]
+        for depth, call in enumerate(reversed(calls), start=1):
             if type(call) is not CallToken:
                 break  # what ended, or a node
             if call.name == op:
                 del self._running[-depth:], calls[-depth:]
                 return
-        if op == _DETACH:
+        running = running_after(tuple(calls), self._history.last.running)
+        if running and running[-1].name == op:  # autograd saved or copied something before
+            calls += (_WHOLE, None)
+        elif op == _DETACH:
             calls += (_UNSEEN, None)
 
 
@@ -392,6 +391,8 @@ def _node_of(op: TapedOp | None) -> _Node | None:
 
 #: What precedes an op that the dispatcher of a program on a GPU does not call.
 _UNSEEN = CallToken(UNSEEN)
+#: What precedes one that is what the operator around it does itself.
+_WHOLE = CallToken(WHOLE)
 _DETACH = "aten::detach"
 #: Stands for a name that did not come before.
 _UNKNOWN = CallToken("")

@@ -166,13 +166,23 @@ class StepInputs:
                 last = last or before  # one function reads the prompt, another one decodes
             else:
                 call.follows_encoder = True
-        if last is not None:
+        if last is not None and self._is_transposed(last, call, arguments):
+            for laid_out in (last, call):
+                laid_out.is_transposed, laid_out.samples = True, laid_out.shape[1]
+            call.is_decode = call.shape[0] == 1
+        elif last is not None:
             call.drafted, call.draft_calls = self._drafts_of(last, call)
-        call.is_decode = not call.drafted and _goes_on(last, call)
-        if last is not None and not (call.drafted or call.is_decode):
-            call.has_cache = self._are_given(last, arguments)
+            call.is_decode = not call.drafted and _goes_on(last, call)
+            if not (call.drafted or call.is_decode):
+                call.has_cache = self._are_given(last, arguments)
         self._ids.append(call)
         self._longest[call.owner] = max(call.shape[1], self._longest.get(call.owner, 0))
+
+    def _is_transposed(self, last: TapedInput, call: TapedInput, arguments: Any) -> bool:
+        """Whether ids are laid out [tokens, sequences]: one follows for each sequence, with what
+        the call before kept of them, or they were before."""
+        is_next = call.shape[0] == 1 < last.shape[0] and call.shape[1] == last.shape[1]
+        return last.is_transposed or (is_next and self._are_given(last, arguments))
 
     def _are_given(self, last: TapedInput, arguments: Any) -> bool:
         """Whether arguments hold keys and values that an earlier call made."""

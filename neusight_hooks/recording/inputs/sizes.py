@@ -70,7 +70,7 @@ def size_of(tensors: Sequence[torch.Tensor], *, batch_first: bool = True) -> Inp
 
     Integers [batch, sequence] are token ids; the first dimension of all else counts samples. Where
     the batch may be the second dimension, only what does not depend on it is said. Nodes and edges
-    of a graph are no samples.
+    of a graph are no samples. Under torch.func.vmap all count that it maps over.
 
     >>> size_of([torch.zeros(8, 1024, dtype=torch.long)])
     InputSize(what='token ids', shape=(8, 1024), samples=8, tokens=8192)
@@ -82,6 +82,7 @@ def size_of(tensors: Sequence[torch.Tensor], *, batch_first: bool = True) -> Inp
     if at is None:
         return None
     first = tensors[at]
+    copies = _mapped_over(first)
     if first.is_nested:
         return InputSize("input", (int(first.size(0)),), int(first.size(0)))
     shape = tuple(map(int, first.shape))
@@ -99,8 +100,8 @@ def size_of(tensors: Sequence[torch.Tensor], *, batch_first: bool = True) -> Inp
     return InputSize(
         "token ids" if is_ids else "input",
         shape,
-        samples=shape[0] if is_clear else None,
-        tokens=shape[0] * shape[1] if is_ids else None,
+        samples=shape[0] * copies if is_clear else None,
+        tokens=shape[0] * shape[1] * copies if is_ids else None,
     )
 
 
@@ -128,6 +129,15 @@ def size_of_loaded(
 
 def _sizes(tensor: torch.Tensor) -> tuple[int, ...]:
     return (int(tensor.size(0)),) if tensor.is_nested else tuple(map(int, tensor.shape))
+
+
+def _mapped_over(tensor: torch.Tensor) -> int:
+    """How many tensors of this shape it stands for: those that torch.func.vmap maps over."""
+    functorch = torch._C._functorch
+    inner = tensor
+    while functorch.is_functorch_wrapped_tensor(inner):
+        inner = functorch.get_unwrapped(inner)
+    return inner.numel() // max(1, tensor.numel())
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:

@@ -64,17 +64,18 @@ class StepOperators(_ReadLater):
     @cached_property
     def _all(self) -> tuple[Operator, ...]:
         found = _Opened(_numbers_in_nodes(self._entries))
-        functions: TapedFunctions | None = None
+        waiting: list[tuple[int, TapedFunctions]] = []  # one, for operators that end before it
         for position, run in self._runs:
-            if isinstance(run, TapedCalls):
-                for event in run.events:
-                    if event is not None and functions is not None:
-                        found.run(functions, position)
-                        functions = None
-                    found.add(event, position)
-            if functions is not None:
-                found.run(functions, position)
-            functions = run if isinstance(run, TapedFunctions) else None
+            for event in run.events if isinstance(run, TapedCalls) else ():
+                if waiting and (event is not None or waiting[0][0] != position):
+                    found.run(*waiting.pop())
+                found.add(event, position)
+            while waiting:
+                found.run(*waiting.pop())
+            if isinstance(run, TapedFunctions):
+                waiting.append((position, run))
+        while waiting:
+            found.run(*waiting.pop())
         return found.closed(len(self._entries))
 
 
@@ -106,7 +107,7 @@ class _Opened:
             if place >= 0:  # else it began in the step before
                 self._end(self._open[place], position)
 
-    def run(self, taped: TapedFunctions, position: int) -> None:
+    def run(self, position: int, taped: TapedFunctions) -> None:
         """These Python functions run: others have ended, and what they called."""
         same = 0
         for (_, known), call in zip(self._functions, taped.functions, strict=False):
@@ -359,11 +360,17 @@ def _carried(
         last = position
     if last == len(other.ops) - 1:
         between[last + 1] = places[-1] + 1
+    known = [position for position in positions if position is not None]
     found: list[Operator] = []
     around: list[int | None] = []  # where those end that enclose the next one, and are kept
     for operator in other.operators:
         if operator.first == operator.last:
             first = last = between.get(operator.first)
+        elif operator.is_function:  # also around what one of the steps does and the other does not
+            within = known[bisect_left(known, operator.first) : bisect_left(known, operator.last)]
+            first = begins[within[0]] if within else None
+            is_last = operator.last == len(other.ops)
+            last = places[-1] + 1 if is_last else ends[within[-1] + 1] if within else None
         else:
             first, last = begins.get(operator.first), ends.get(operator.last)
         del around[operator.depth :]

@@ -131,7 +131,7 @@ class StepWriter:
             elif not isinstance(entry, TapedInput):
                 entries.append(self._with_relative_event(entry, first_event))
             elif entry.is_inference:
-                length = entry.shape[1] if entry.tokens is not None else 0
+                length = entry.shape[not entry.is_transposed] if entry.tokens is not None else 0
                 goes_on = entry.is_decode and not entry.follows_encoder
                 more = entry.drafted, entry.draft_calls, entry.has_cache
                 entries.append(ModelInput(entry.samples or 0, length, goes_on, *more))

@@ -99,6 +99,7 @@ _ALWAYS: dict[str, str] = {
     "hardtanh": "clamp[to *]",
     "hardtanh_backward": "empty *",
     "where": "empty resize_ *",
+    "histc": "zeros[empty zero_[fill_[*]]] *",
     "native_dropout": f"{_EMPTY_LIKE} {_EMPTY_LIKE} *",
     "native_dropout_backward": "empty_like[empty] *",
     # Rows
@@ -111,10 +112,13 @@ _ALWAYS: dict[str, str] = {
     "cudnn_batch_norm_backward": "empty empty empty view empty *",
     "cumsum": "to *",
     # Losses
+    "_embedding_bag": "empty empty empty empty *",
     "mse_loss": "resize_ empty * mean[as_strided *]",
     "smooth_l1_loss": "resize_ empty * mean[as_strided *]",
     "nll_loss_forward": "resize_ *",
     "nll_loss_backward": "zero_[fill_[*]] *",
+    "nll_loss2d_forward": "empty empty resize_ resize_ zero_[fill_[*]] zero_[fill_[*]] *",
+    "nll_loss2d_backward": "empty_like[empty_strided] resize_as_[resize_] zero_[fill_[*]] *",
     "mse_loss_backward": "zeros_like[empty_like[empty] zero_[fill_[*]]] mse_loss_backward[*]",
     # Attention (what the kernels allocate was seen of cuDNN's and of flash attention's forward)
     "_scaled_dot_product_flash_attention": (
@@ -123,10 +127,6 @@ _ALWAYS: dict[str, str] = {
     ),
     "_scaled_dot_product_flash_attention_backward": (
         f"{_TRANSPOSES_3} {_TRANSPOSES_2} _flash_attention_backward[*] {_TRANSPOSES_3}"
-    ),
-    "_scaled_dot_product_efficient_attention": (
-        f"{_TRANSPOSES_3} _efficient_attention_forward[empty empty empty empty *] "
-        "transpose[as_strided]"
     ),
     "_scaled_dot_product_cudnn_attention_backward": (
         f"_cudnn_attention_backward[{_EMPTY_LIKE} {_EMPTY_LIKE} {_EMPTY_LIKE} *]"
@@ -138,9 +138,13 @@ _ALWAYS: dict[str, str] = {
 _DEFAULT = "default"
 
 
+#: Rows up to which `index_select` is a kernel; it gathers more. (2 and 32 were seen; the kernel for
+#: few rows of torch's Indexing.cu ends here.)
+_FEW_ROWS = 16
+
+
 def _rows_by_index(index: TensorSpec | None) -> str:
-    """`index_select`; of one row it is a kernel, of more a gather."""
-    if index is not None and index.numel == 1:
+    if index is not None and index.numel <= _FEW_ROWS:
         return "index_select[empty resize_ *]"
     return _INDEX_SELECT
 
@@ -247,8 +251,25 @@ def _masked_fill_(signature: OpSignature) -> str:
     return "*" if tensor.shape == mask.shape else f"expand[{_VIEW}] *"
 
 
+#: Elements up to which one kernel sorts a row in place (Sort.cpp).
+_SMALL_SORT = 4096
+
+
 def _sort(signature: OpSignature) -> str:
-    return "copy_[*] *" if signature.overload == "stable" else "sort[copy_[*] *]"
+    numbered = "arange[empty arange[resize_ *]] view copy_[*] copy_[*] "
+    dim, shape = signature.by_name.get("dim"), signature.input_tensors[0].shape
+    size = shape[dim if isinstance(dim, int) else -1] if shape else 1
+    inside = f"copy_[*] {numbered if size <= _SMALL_SORT else ''}*"
+    return inside if signature.overload == "stable" else f"sort[{inside}]"
+
+
+def _grouped_product(signature: OpSignature) -> str:
+    """In FP32 the host reads where groups end, and multiplies them one by one."""
+    ends = signature.optional_tensor("offs")
+    if ends is None or signature.input_tensors[0].dtype != "float32":
+        return ""
+    group = f"select[{_VIEW}] item[_local_scalar_dense] {_SLICE} {_SLICE} select[{_VIEW}] mm[*]"
+    return " ".join([f"empty_strided to[_to_copy[{_TO_COPY}]]", *[group] * ends.numel])
 
 
 def _clamp(signature: OpSignature) -> str:
@@ -305,6 +326,59 @@ def _reduction(signature: OpSignature) -> str:
         and results[0].dtype == "int64"
     )  # fmt: skip
     return f"as_strided to[_to_copy[{_TO_COPY}]] *" if is_cast else "as_strided *"
+
+
+def _whole_or_dims(signature: OpSignature) -> str:
+    """A reduction of everything calls that of some dimensions."""
+    inside = _reduction(signature)
+    return f"{_name(signature)}[{inside}]" if signature.overload == _DEFAULT else inside
+
+
+def _extremum_at(signature: OpSignature) -> str:
+    """Of everything, the tensor is read as one of one dimension."""
+    first = "reshape[view] " if signature.by_name.get("dim") is None else ""
+    return f"{first}{_reduction(signature)}"
+
+
+def _logsumexp(signature: OpSignature) -> str:
+    kept = signature.by_name.get("keepdim") is True
+    squeezed, summed = ("", "resize_") if kept else (f" squeeze[{_VIEW}]", f"resize_ {_VIEW}")
+    return (
+        f"empty logsumexp[real amax[*]{squeezed} abs[empty abs[resize_ *]] eq[*] masked_fill_[*] "
+        f"sub[*] exp_[*] sum[{summed} *] log_[*] add_[*]]"
+    )
+
+
+def _loss_with_logits(signature: OpSignature) -> str:
+    """Binary cross entropy; other than of plain targets it was not seen."""
+    weights = signature.optional_tensor("weight"), signature.optional_tensor("pos_weight")
+    if any(each is not None for each in weights):
+        return ""
+    reduced = {1: f" mean[mean[{_VIEW} *]]", 2: f" sum[sum[{_VIEW} *]]"}
+    end = reduced.get(signature.by_name.get("reduction"), "")  # type: ignore[arg-type]  # a number
+    return (
+        f"log_sigmoid[log_sigmoid_forward[{_EMPTY_LIKE} empty *]] {_EMPTY_LIKE} fill_[*] sub_[*] "
+        f"mul_[*] sub_[*]{end}"
+    )
+
+
+def _softmax(signature: OpSignature) -> str:
+    return "" if signature.input_tensors[0].is_contiguous else f"{_CONTIGUOUS} *"
+
+
+def _isin(signature: OpSignature) -> str:
+    """Few values are compared one by one with all elements."""
+    elements = signature.input_tensors[0]
+    found = "view_as[view] to copy_[*]" if elements.numel == 1 else f"{_VIEW} *"
+    return f"fill_[*] unsqueeze[{_VIEW}] view eq[*] any[{found}] copy_[*]"
+
+
+def _embedding_bag_backward(signature: OpSignature) -> str:
+    gradient = signature.input_tensors[0]
+    first = "" if gradient.is_contiguous else f"{_CONTIGUOUS} "
+    sort = "empty_like[empty] empty_like[empty] arange[empty arange[resize_ *]]"
+    made = "empty empty empty empty empty empty empty"
+    return f"_embedding_bag_dense_backward[{first}{sort} {_ZEROS} {made} *]"
 
 
 def _any(signature: OpSignature) -> str:
@@ -396,7 +470,8 @@ def _batch_norm(signature: OpSignature) -> str:
     image = signature.input_tensors[0]
     begins = f"{_EMPTY_LIKE} empty empty"
     if signature.by_name.get("training") is not True:
-        return f"{begins} *"
+        is_cast = signature.tensor("running_mean").dtype != "float32"
+        return f"{begins} copy_[*] *" if is_cast else f"{begins} *"
     if not image.is_channels_last:
         return f"{begins} reshape[view] * * reshape[view] view *"
     shared = f" empty {_ZEROS}" if _shares_columns(image) else ""
@@ -417,12 +492,27 @@ def _cudnn_attention(signature: OpSignature) -> str:
     return f"_cudnn_attention_forward[empty empty {_EMPTY_LIKE}{sums} *]"
 
 
+def _efficient_attention(signature: OpSignature) -> str:
+    drops = bool(signature.by_name.get("dropout_p"))
+    made = "scalar_tensor scalar_tensor empty empty" if drops else "empty empty empty empty"
+    return f"{_TRANSPOSES_3} _efficient_attention_forward[{made} *] transpose[as_strided]"
+
+
 def _efficient_attention_backward(signature: OpSignature) -> str:
-    """Three gradients, and a fourth of the bias, sums of rows, and a workspace of zeros."""
+    """Three gradients, and a fourth of the bias; then the sums of rows, which a kernel for 16 bits
+    makes itself, and a workspace, which for 16 bits is one of zeros."""
     wanted = signature.by_name.get("grad_input_mask")
     has_bias = isinstance(wanted, tuple) and wanted[-1] is True
+    gradient = signature.input_tensors[0]
+    batch, heads, rows, width = gradient.shape
+    by_rows = TensorSpec(
+        (batch, rows, heads, width), tuple(gradient.stride[dim] for dim in (0, 2, 1, 3)), ""
+    )
+    first = "" if by_rows.is_contiguous else f"{_CONTIGUOUS} "
     bias = f"empty {_SLICE} " if has_bias else ""
-    inside = f"empty empty empty {bias}empty empty zero_[fill_[*]] *"
+    summed = f"to to mul[*] sum[as_strided *] transpose[{_VIEW}] {_CONTIGUOUS} empty"
+    sums = summed if gradient.dtype == "float32" else "empty empty zero_[fill_[*]]"
+    inside = f"{first}empty empty empty {bias}{sums} *"
     return (
         f"{_TRANSPOSES_3} {_TRANSPOSES_2} _efficient_attention_backward[{inside}] {_TRANSPOSES_3}"
     )
@@ -449,13 +539,23 @@ def _unbind(signature: OpSignature) -> str:
     return " ".join(["select[as_strided]"] * len(signature.output_tensors))
 
 
-def _copied_for_cudnn(signature: OpSignature, *names: str) -> list[bool]:
-    """Which of these tensors of a convolution are not in the order in which cuDNN reads all of
-    them: NHWC once the image or the weights are."""
+def _is_nhwc_for_cudnn(signature: OpSignature) -> bool:
+    """Whether cudnn reads tensors of a convolution as NHWC: once the image or the weights are."""
     operands = signature.optional_tensor("input"), signature.optional_tensor("weight")
-    is_nhwc = any(each is not None and each.is_channels_last for each in operands)
-    tensors = map(signature.optional_tensor, names)
-    return [tensor is not None and not _is_in_order(tensor, nhwc=is_nhwc) for tensor in tensors]
+    return any(each is not None and _has_strides_of_nhwc(each) for each in operands)
+
+
+def _has_strides_of_nhwc(tensor: TensorSpec) -> bool:
+    """Whether strides are in that order, though there may be gaps (c10/core/MemoryFormat.h)."""
+    if len(tensor.shape) not in (4, 5) or tensor.stride[1] == 0:
+        return False
+    least = 0
+    for dim in (1, *range(len(tensor.shape) - 1, 1, -1), 0):
+        size, stride = tensor.shape[dim], tensor.stride[dim]
+        if size == 0 or stride < least or (dim == 0 and least == tensor.stride[1]):
+            return False
+        least = stride * size if size > 1 else stride
+    return True
 
 
 def _is_in_order(tensor: TensorSpec, *, nhwc: bool) -> bool:
@@ -471,8 +571,9 @@ def _convolution(signature: OpSignature) -> str:
     if is_depthwise_of_torch(signature):
         return "_convolution[_conv_depthwise2d[empty resize_ *]]"
     kind = "convolution_transpose" if signature.by_name.get("transposed") is True else "convolution"
-    of_image, of_weight = _copied_for_cudnn(signature, "input", "weight")
-    image, weight = f"{_CONTIGUOUS} " * of_image, f"{_CONTIGUOUS} " * of_weight
+    nhwc = _is_nhwc_for_cudnn(signature)
+    image = f"{_CONTIGUOUS} " * (not _is_in_order(signature.tensor("input"), nhwc=nhwc))
+    weight = f"{_CONTIGUOUS} " * (not _is_in_order(signature.tensor("weight"), nhwc=nhwc))
     return f"_convolution[{image}cudnn_{kind}[{weight}*]{bias}]"
 
 
@@ -482,12 +583,19 @@ def _convolution_backward(signature: OpSignature) -> str:
     if is_depthwise_of_torch(signature):
         parts = ["empty empty resize_ *", "resize_ *" if of_weight else ""]
     else:
-        image, gradient, weight = _copied_for_cudnn(signature, "input", "grad_output", "weight")
+        nhwc = _is_nhwc_for_cudnn(signature)
+        gradient, image = signature.tensor("grad_output"), signature.tensor("input")
+        weight = f"{_CONTIGUOUS} " * (not _is_in_order(signature.tensor("weight"), nhwc=nhwc))
+        # A gradient whose strides are in the other order is copied once, one with gaps each time.
+        is_dense = _is_in_order(gradient, nhwc=nhwc)
+        is_turned = not is_dense and _has_strides_of_nhwc(gradient) != nhwc
+        each = "" if is_dense or is_turned else f"{_CONTIGUOUS} "
+        plain = "" if signature.by_name.get("transposed") is True else "to"
         parts = [
-            _CONTIGUOUS if image and of_weight else "",
-            "to[_to_copy[empty copy_[*]]]" if gradient else "to",
-            f"{_CONTIGUOUS} " * weight + "*" if of_input else "",
-            "empty *" if of_weight else "",
+            _CONTIGUOUS if of_weight and not _is_in_order(image, nhwc=nhwc) else "",
+            "to[_to_copy[empty copy_[*]]]" if is_turned else plain,
+            f"{each}{weight}*" if of_input else "",
+            f"{each}empty *" if of_weight else "",
         ]
     return " ".join([*parts, "sum[as_strided *]" if of_bias else ""])
 
@@ -563,7 +671,16 @@ _BY_ARGUMENTS: dict[str, Callable[[OpSignature], str]] = {
     "pow": _pow,
     "repeat": _repeat,
     **dict.fromkeys(("add", "sub", "mul", "div", "div_", "mul_", "remainder"), _by_scalar),
-    **dict.fromkeys(("all", "amax", "amin", "argmax", "argmin", "mean", "prod", "sum"), _reduction),
+    **dict.fromkeys(("all", "amax", "amin", "linalg_vector_norm", "prod"), _reduction),
+    **dict.fromkeys(("sum", "mean"), _whole_or_dims),
+    **dict.fromkeys(("argmax", "argmin"), _extremum_at),
+    **dict.fromkeys(("_softmax", "_log_softmax"), _softmax),
+    "logsumexp": _logsumexp,
+    "isin": _isin,
+    "_grouped_mm": _grouped_product,
+    "_embedding_bag_backward": _embedding_bag_backward,
+    "binary_cross_entropy_with_logits": _loss_with_logits,
+    "_scaled_dot_product_efficient_attention": _efficient_attention,
     "any": _any,
     **dict.fromkeys(("max", "min"), _extremum),
     "native_layer_norm": _layer_norm,

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import NamedTuple, Union
 
-from neusight.recording.recording import UNSEEN, Operator, OpSignature, Step
+from neusight.recording.recording import UNSEEN, WHOLE, Operator, OpSignature, Step
 from neusight.timeline.host_lane import AUTOGRAD, MAIN
 from neusight.timeline.operators.inner_calls import CLOSE, LAUNCH, Open, Token, calls_within
 from neusight.timeline.operators.repeats import later_kernels, later_spans, offset_between
@@ -154,7 +154,8 @@ class _Plans:
         if plan is None:
             known = id(signature), name
             if known not in self._inner:
-                self._inner[known] = calls_within(replace(signature, op=name)), signature
+                called = calls_within(replace(signature, op=name or signature.op))
+                self._inner[known] = called, signature
             op = _with_calls(self._inner[known][0], num_calls)
             events = [*head, *([_Begin("op", name), *op, None] if name else op), *ends]
             plan = self._plans[key] = _planned(events)
@@ -204,6 +205,9 @@ _ON_GPU = {
     ("IndexBackward0", "aten::index_put"): "aten::_index_put_impl_",
     (_SELECTED, "aten::new_zeros"): "aten::zeros",
     (_SELECTED, "aten::scatter"): "aten::scatter_",
+    ("aten::index_select_backward", "aten::index_add"): "aten::index_add_",
+    ("BinaryCrossEntropyWithLogitsBackward0", "aten::sub"): "aten::sub_",
+    ("BinaryCrossEntropyWithLogitsBackward0", "aten::mul"): "aten::mul_",
     ("aten::hardtanh_", "aten::hardtanh_"): "aten::hardtanh",
 }
 
@@ -295,7 +299,7 @@ class _Between(NamedTuple):
     """What begins and ends between two spans: `ends` up to the last end of something that began
     before, which may lie in the time of the span before, and the rest; each with the numbers of
     what begins in it; `inside` is the innermost operator then. `is_unseen`: no program on a GPU
-    calls the op that follows."""
+    calls the op that follows; `is_whole`: it is what the innermost operator does itself."""
 
     ends: list[_Event]
     begins: list[_Event]
@@ -303,6 +307,7 @@ class _Between(NamedTuple):
     numbers: list[int | None]
     inside: str
     is_unseen: bool = False
+    is_whole: bool = False
 
 
 class _Recorded:
@@ -322,7 +327,7 @@ class _Recorded:
         events: list[_Event] = []
         numbers: list[int | None] = []
         operators, opened = self._operators, self._open
-        num_old, split, num_split, is_unseen = len(opened), 0, 0, False
+        num_old, split, num_split, is_unseen, is_whole = len(opened), 0, 0, False, False
         while True:
             operator = operators[self._next] if self._next < len(operators) else None
             if operator is not None and operator.first > entry:
@@ -337,11 +342,12 @@ class _Recorded:
             if operator is None:
                 return _Between(
                     events[:split], events[split:], numbers[:num_split], numbers[num_split:],
-                    opened[-1].name if opened else "", is_unseen,
+                    opened[-1].name if opened else "", is_unseen, is_whole,
                 )  # fmt: skip
             self._next += 1
-            if operator.name == UNSEEN:
-                is_unseen = True
+            if operator.name in (UNSEEN, WHOLE):
+                is_unseen = is_unseen or operator.name == UNSEEN
+                is_whole = is_whole or operator.name == WHOLE
                 continue
             opened.append(operator)
             begin, number = self._begin(operator)
@@ -427,7 +433,7 @@ class _StepTree:
                 if between.is_unseen:
                     plan = self._plans.of_others([*head, *following.ends])
                 else:
-                    name = self._name_of(span, head, between.inside)
+                    name = self._name_of(span, head, between)
                     plan = self._plans.of_op(span, name, num_calls, head, following.ends)
                 numbers += following.end_numbers
                 between = following._replace(ends=[], end_numbers=[])
@@ -438,9 +444,10 @@ class _StepTree:
             yield _Group(position - first, num_calls, after - first, plan, tuple(numbers))
             position = after
 
-    def _name_of(self, span: HostSpan, head: list[_Event], inside: str) -> str:
-        """The name that an op has on a GPU; "" where the operator around it launches its kernels:
-        one in place once autograd has a copy of what was there."""
+    def _name_of(self, span: HostSpan, head: list[_Event], between: _Between) -> str:
+        """The name that an op has on a GPU; "" where the operator around it launches its
+        kernels."""
+        inside = between.inside
         if _is_alias(span, head):
             if span.call and span.call.sequence_nr is not None:
                 self._recorded.aliases.add(span.call.sequence_nr)
@@ -449,8 +456,7 @@ class _StepTree:
             first = span.call.signature.input_tensors[0]
             if first.is_contiguous or first.is_channels_last:  # no part of another gradient
                 return _ADD_INPLACE
-        is_whole = span.name == inside and inside.endswith("_")
-        return _ON_GPU.get((inside, span.name), "" if is_whole else span.name)
+        return _ON_GPU.get((inside, span.name), "" if between.is_whole else span.name)
 
     def _skip_nodes(self, position: int) -> int:
         """The next span that is no node, where nodes were recorded."""

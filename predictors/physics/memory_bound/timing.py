@@ -59,6 +59,8 @@ _WIDE_SPREAD = 0.35
 _SHORT_US = 10.0
 #: Scans of state-space models, whose instructions were counted and never measured. A prior.
 _SCAN_SPREAD = 0.6
+#: Factorizations, whose steps were counted in their algorithms and never measured. A prior.
+_STEPS_SPREAD = 0.8
 _IRREGULAR = frozenset(
     {KernelClass.GATHER, KernelClass.SORT, KernelClass.CUSTOM, KernelClass.UNKNOWN}
 )
@@ -74,7 +76,7 @@ def memory_bound_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
         return _host_copy(kernel, gpu)
     kind = _kind_on(kernel, gpu)
     memory_us = _memory_us(kernel, kind, gpu)
-    compute_us = _arithmetic_us(kernel, gpu)
+    compute_us = max(_arithmetic_us(kernel, gpu), kernel.num_steps * gpu.floor_us)
     floor_us = gpu.floor_us * kind.floor_factor + _CTA_CLOCKS / gpu.clock_hz * 1e6
     time_us = floor_us + smooth_maximum(*memory_us, compute_us)
     launch = geometry_of(
@@ -186,6 +188,8 @@ def _bound(memory_us: float, compute_us: float, floor_us: float) -> Bound:
 
 
 def _spread(kernel: Kernel, time_us: float) -> float:
+    if kernel.num_steps:
+        return _STEPS_SPREAD
     if kernel.variant == "state_space":
         return _SCAN_SPREAD
     if time_us < _SHORT_US or kernel.kernel_class in _IRREGULAR:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from browser import NEEDED, Browser
 
 import neusight
 from neusight.exit_codes import ExitCode
@@ -532,6 +533,27 @@ def test_a_model_with_states_is_served(tmp_path: Path, capsys: pytest.CaptureFix
     assert "sequences of any length; scans are priced as" in capsys.readouterr().out
 
 
+def test_of_a_model_that_sees_images_too_its_text_is_served(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("transformers")
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1,
+             "num_attention_heads": 4}  # fmt: skip
+    text = {"model_type": "llama", "num_key_value_heads": 2, "vocab_size": 32001, **sizes}
+    vision = {"model_type": "clip_vision_model", "image_size": 28, "patch_size": 14, **sizes}
+    config = {"model_type": "llava", "text_config": text, "vision_config": vision,
+              "vision_feature_layer": -1}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    path = tmp_path / "served.json"
+
+    code = serve(str(tmp_path), "--gpu", "H100", "--rate", "4", "--requests", "8", "--output", "8",
+                 "--json", str(path))  # fmt: skip
+
+    [server] = document(path)["servers"]
+    assert code == ExitCode.OK, capsys.readouterr().err
+    assert server["kv_bytes_per_token"] == 2 * 2 * 16 * 2
+
+
 def test_states_that_are_kept_otherwise_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -542,3 +564,28 @@ def test_states_that_are_kept_otherwise_are_refused(
     assert serve(str(tmp_path), "--gpu", "H100") == ExitCode.WRONG_USE
 
     assert "'rwkv', whose states are not kept as a cache" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(NEEDED), reason=NEEDED)
+def test_all_columns_of_the_page_are_seen_beside_each_other(model: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    serve(model, "--gpu", "H100,A100", "--tp", "1,2", "--quantization", "none,int8", "--rate",
+          "4,64", "--requests", "40", "--html", str(page))  # fmt: skip
+
+    widths = []
+    for width in (1100, 390):
+        browser = Browser(width=width, height=800, phone=width == 390)
+        try:
+            browser.open(page.as_uri())
+            widths.append(
+                browser.run(
+                    "const part = document.querySelector('.scrolls'), all = document.body;"
+                    "return [part.scrollWidth - part.clientWidth, all.scrollWidth];"
+                )
+            )
+        finally:
+            browser.close()
+
+    assert widths[0][0] <= 0
+    assert widths[1][1] <= 390

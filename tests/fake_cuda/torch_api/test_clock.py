@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+import timeit
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 import torch
+from torch.utils.benchmark import Timer
 
 import neusight
 from neusight.fake_cuda.session import fake_cuda
@@ -55,6 +57,18 @@ def test_the_clock_advances_with_the_gpu_where_the_program_waits_for_it() -> Non
 
     assert 0 < launched - start < 1e-4  # a launch
     assert 1e-3 < done - start < 5e-3  # 1.1e12 FLOPs on a GPU of 9.9e14 FLOP/s
+
+
+def test_what_measures_by_timeit_measures_the_forecast_and_is_itself_again_afterwards() -> None:
+    before = timeit.default_timer, timeit.Timer.__init__.__defaults__
+    with virtual_time():
+        big = matrix()
+        through_torch = Timer("big @ big", globals={"big": big}).timeit(5).median
+        alone_s = timeit.timeit(lambda: (big @ big, torch.cuda.synchronize()), number=5) / 5
+
+    assert 1e-3 < through_torch < 5e-3
+    assert 1e-3 < alone_s < 5e-3
+    assert (timeit.default_timer, timeit.Timer.__init__.__defaults__) == before
 
 
 def test_all_clocks_of_the_standard_library_agree() -> None:

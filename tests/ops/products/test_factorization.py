@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from op_calls import call, kernels, spec
 
 
@@ -40,3 +42,25 @@ def test_unpacking_writes_both_triangles_and_the_permutation() -> None:
 
 def test_an_empty_matrix_launches_nothing() -> None:
     assert kernels(call("linalg_qr", spec(0, 0), spec(0, 0), A=spec(0, 0))) == ()
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "steps"),
+    [
+        ("linalg_cholesky_ex", (1, 512, 512), 48),  # three for each 32 columns
+        ("linalg_lu_factor_ex", (1, 512, 512), 512),
+        ("linalg_qr", (1, 512, 512), 1024),
+        ("linalg_qr", (8, 512, 512), 8 * 1024),  # one matrix after the other
+        ("linalg_qr", (64, 64, 64), 128),  # by cuBLAS, all at once
+        ("_linalg_svd", (1024, 32, 32), 24 * 32),
+        ("_linalg_svd", (64, 64, 64), 64 * 24 * 64),
+    ],
+)
+def test_each_column_is_a_step_that_waits_for_the_one_before(
+    op: str, shape: tuple[int, ...], steps: int
+) -> None:
+    x = spec(*shape)
+
+    launched = kernels(call(op, x, x, A=x))
+
+    assert sum(kernel.num_steps for kernel in launched) == steps

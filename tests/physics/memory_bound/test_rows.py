@@ -305,6 +305,10 @@ MEASURED: dict[str, tuple[KernelClass, str, int, int, float, float, float, dict[
         KernelClass.REDUCTION, "max_pool_backward", 32 * 256 * 56 * 56, 3, 5 / 6, 2 / 3, 295.0,
         {"variant": "max_pool_gradient"},
     ),
+    "gradient of an average over windows": (
+        KernelClass.REDUCTION, "avg_pool_backward", 32 * 256 * 28 * 28, 1, 1, 4, 107.5,
+        {"dtype": "float32", "variant": "average_pool_gradient"},
+    ),
 }  # fmt: skip
 
 

@@ -441,3 +441,12 @@ def test_batch_norms_that_read_a_channel_once_are_bound_by_their_elements(
     timing = memory_bound_timing(kernel, find_gpu("H100"))
 
     assert timing.time_us == pytest.approx(measured_us, rel=0.15)
+
+
+def test_steps_that_need_each_other_take_a_kernel_each_however_little_they_move() -> None:
+    gpu = find_gpu("H100")
+    at_once = rows_kernel((KernelClass.REDUCTION, "qr_panel"), 64, 64)
+    in_steps = replace(at_once, num_steps=128)
+
+    assert memory_bound_timing(in_steps, gpu).time_us > 128 * gpu.floor_us
+    assert memory_bound_timing(at_once, gpu).time_us < 4 * gpu.floor_us

@@ -18,16 +18,17 @@ class Square(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(x)
-        return x * x
+        return x.square()
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
         (x,) = ctx.saved_tensors
-        return 2 * x * gradient
+        return gradient.mul(2 * x)
 
 
 def loss_of(output: torch.Tensor) -> torch.Tensor:
-    return Square.apply(output).sum()
+    squares: torch.Tensor = Square.apply(output)
+    return squares.sum()
 
 
 def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

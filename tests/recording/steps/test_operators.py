@@ -14,6 +14,7 @@ from neusight.recording.recording import (
     StorageRef,
 )
 from neusight.recording.steps.operators import (
+    Run,
     StepOperators,
     aligned,
     has_operators_of,
@@ -62,7 +63,7 @@ def function(name: str, first: int, last: int, depth: int = 0) -> Operator:
 
 def test_operators_lie_in_the_functions_that_call_them() -> None:
     outer, inner = PythonCall("train", 0), PythonCall("loss", 8)
-    runs = [
+    runs: list[Run] = [
         (0, TapedFunctions((outer,))), (0, TapedCalls((LINEAR,), ())),
         (1, TapedFunctions((outer,))),
         (2, TapedFunctions((outer, inner))), (2, TapedCalls((None, TO), ())),
@@ -78,9 +79,15 @@ def test_operators_lie_in_the_functions_that_call_them() -> None:
     )
 
 
+def test_functions_begin_where_they_run_though_no_operator_begins_there() -> None:
+    runs: list[Run] = [(0, TapedFunctions((PythonCall("loss", 0),))), (2, TapedFunctions(()))]
+
+    assert tuple(StepOperators(runs, (call("aten::mul"),) * 4)) == (function("loss", 0, 2),)
+
+
 def test_an_operator_that_runs_python_ends_with_the_function_around_it() -> None:
     outer, inner = PythonCall("train", 0), PythonCall("mine", 8)
-    runs = [
+    runs: list[Run] = [
         (0, TapedFunctions((outer,))), (0, TapedCalls((LINEAR,), ())),
         (1, TapedFunctions((outer, inner))), (1, TapedCalls((TO,), ())),
         (2, TapedFunctions(())), (2, TapedCalls((ADD,), ())),

@@ -115,6 +115,7 @@ def batch_norm(image: TensorSpec) -> str:
 
 def convolution_backward(mask: tuple[bool, bool, bool], **changed: Argument) -> str:
     arguments: dict[str, Any] = {
+        "grad_output": spec(64, 64, 56, 56, nhwc=True),
         "input": spec(64, 64, 56, 56, nhwc=True), "weight": spec(64, 64, 1, 1, nhwc=True),
         "transposed": False, "groups": 1,
     }  # fmt: skip
@@ -127,6 +128,7 @@ def convolution(image: TensorSpec, weight: TensorSpec) -> str:
 
 EMPTY_LIKE = "empty_like[empty_strided]"
 CONTIGUOUS = "contiguous[clone[empty_like[empty] copy_[*]]]"
+NHWC_WITH_GAPS = TensorSpec((2, 8, 4, 4), (512, 1, 128, 32), "float16")
 EXPAND, VIEWS = "expand[as_strided]", "view view view view"
 ZEROS = "zeros[empty zero_[fill_[*]]]"
 
@@ -171,7 +173,7 @@ ZEROS = "zeros[empty zero_[fill_[*]]]"
         (inside("sum", "dim_IntList", self=spec(4, 4), keepdim=True), "*"),
         (
             inside("sum", outputs=(spec(dtype="int64"),), self=spec(4, 4, dtype="bool")),
-            "as_strided to[_to_copy[empty_strided copy_[*]]] *",
+            "sum[as_strided to[_to_copy[empty_strided copy_[*]]] *]",
         ),
         (inside("pow", "Tensor_Scalar", self=spec(4), exponent=2), "result_type to *"),
         (inside("pow", "Tensor_Scalar", self=spec(4), exponent=1), "result_type to copy_[*]"),
@@ -190,6 +192,34 @@ ZEROS = "zeros[empty zero_[fill_[*]]]"
         (inside("any", self=spec(1, 1)), "view_as[view] to copy_[*]"),
         (inside("sort", self=spec(8192, dtype="int64")), "sort[copy_[*] *]"),
         (inside("sort", "stable", self=spec(8192, dtype="int64")), "copy_[*] *"),
+        (
+            inside("sort", "stable", self=spec(2048, dtype="int64"), dim=-1),
+            "copy_[*] arange[empty arange[resize_ *]] view copy_[*] copy_[*] *",
+        ),
+        (inside("mean", self=spec(8, 64)), "mean[as_strided *]"),
+        (inside("argmax", self=spec(8, 64), dim=None), "reshape[view] as_strided *"),
+        (
+            inside("index_select", self=spec(8000, 512), index=spec(2, dtype="int64")),
+            "empty resize_ *",
+        ),
+        (
+            inside(
+                "native_batch_norm", input=spec(64, 64, 112, 112, dtype="float16"),
+                running_mean=spec(64, dtype="float16"), training=False,
+            ),
+            f"{EMPTY_LIKE} empty empty copy_[*] *",
+        ),
+        (
+            inside("binary_cross_entropy_with_logits", self=spec(16), target=spec(16), reduction=1),
+            f"log_sigmoid[log_sigmoid_forward[{EMPTY_LIKE} empty *]] {EMPTY_LIKE} fill_[*] sub_[*] "
+            "mul_[*] sub_[*] mean[mean[as_strided *]]",
+        ),
+        (
+            inside(
+                "_grouped_mm", self=spec(2048, 3584, dtype="float32"), offs=spec(2, dtype="int32")
+            ).count("mm[*]"),
+            2,
+        ),
         (inside("clamp", self=spec(512, 512), min=1), "to *"),
         (inside("stack", tensors=(spec(4), spec(4)), dim=0), "cat[*] view"),
         (
@@ -231,6 +261,10 @@ ZEROS = "zeros[empty zero_[fill_[*]]]"
             f"_convolution[cudnn_convolution[{CONTIGUOUS} *]]",
         ),
         (
+            convolution_backward((True, True, False), grad_output=NHWC_WITH_GAPS),
+            f"to {CONTIGUOUS} * {CONTIGUOUS} empty *",
+        ),
+        (
             convolution_backward((True, True, False), grad_output=spec(64, 64, 56, 56)),
             "to[_to_copy[empty copy_[*]]] * empty *",
         ),
@@ -246,6 +280,7 @@ ZEROS = "zeros[empty zero_[fill_[*]]]"
         (
             inside(
                 "_scaled_dot_product_efficient_attention_backward",
+                grad_out_=TensorSpec((1, 2, 4, 8), (64, 8, 16, 1), "bfloat16"),
                 grad_input_mask=(True, True, True, True),
             ).partition("_efficient_attention_backward")[2][1:].partition("] transpose")[0],
             "empty empty empty empty slice[as_strided] empty empty zero_[fill_[*]] *",
