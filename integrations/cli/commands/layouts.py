@@ -73,11 +73,8 @@ def add_model_arguments(plan: argparse.ArgumentParser) -> None:
     found.add_argument("--loader-tokens", type=float, default=inf, metavar="N",
                        help="tokens that the data loaders of a host deliver a second, for which "
                        "its ranks wait (as many as they take)")  # fmt: skip
-    found.add_argument(
-        "--train-tokens",
-        metavar="N",
-        help="tokens of the whole training, like 15T: shows its days and cost",
-    )
+    found.add_argument("--train-tokens", metavar="N",
+                       help="tokens of the whole training, like 15T: days and cost")  # fmt: skip
     found.add_argument("--mtbf", type=float, metavar="HOURS",
                        help="mean time between failures of one GPU, for --train-tokens (50,000 "
                        "by Llama 3's report: 419 in 54 days of 16,384)")  # fmt: skip
