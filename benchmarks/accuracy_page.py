@@ -226,17 +226,23 @@ _MEASURED = {"torchvision": "tv_", "transformers": "hf_"}
 
 def measured_steps() -> str:
     """Our own measurements of whole steps: medians of what limits them."""
-    groups: dict[str, list[Row]] = {name: [] for name in (*_MEASURED, "own scripts", "host binds")}
-    for row in rows("measured_steps"):
+    names = (*_MEASURED, "own scripts", "host binds")
+    found = rows("measured_steps")
+    gpus = dict.fromkeys(row["gpu"] for row in found)
+    groups: dict[tuple[str, str], list[Row]] = {(gpu, name): [] for gpu in gpus for name in names}
+    for row in found:
         origin = next(
             (name for name, start in _MEASURED.items() if row["step"].startswith(start)), ""
         )
         name = "host binds" if row["bound"] == "host" else origin or "own scripts"
-        groups[name].append(row)
+        groups[row["gpu"], name].append(row)
     lines = []
-    for name, group in groups.items():
+    for (gpu, name), group in groups.items():
+        if not group:
+            continue
         lines.append(
             (
+                gpu,
                 name,
                 len(group),
                 *(
@@ -246,7 +252,7 @@ def measured_steps() -> str:
                 round(100 * fmean(float(row["in_80"]) for row in group)),
             )
         )
-    return table(("H100", "steps", "step", "kernels", "peak memory", "in 80 %"), lines)
+    return table(("GPU", "of", "steps", "step", "kernels", "peak memory", "in 80 %"), lines)
 
 
 def networks() -> str:

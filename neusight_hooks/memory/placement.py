@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import Literal, NamedTuple
 
 from neusight.memory.allocator import FIRST_PRIVATE, Allocator
@@ -29,6 +30,8 @@ from neusight.recording.recording import (
     OpSignature,
     Phase,
     Recording,
+    Replay,
+    Step,
     StepKind,
     replays,
 )
@@ -99,13 +102,15 @@ class OutOfMemory:
 
 @dataclass(frozen=True, slots=True)
 class StepMemory:
-    """The memory of one replayed step: its own peaks, and what is left allocated at its end."""
+    """The memory of one replayed step: its own peaks, and what is left allocated at its end.
+    `growth` is what each of several equal steps leaves, that nothing frees."""
 
     step: int
     kind: StepKind
     peak_allocated: int
     peak_reserved: int
     end_allocated: int
+    growth: int = 0
 
 
 @dataclass(frozen=True)
@@ -166,6 +171,11 @@ class MemoryTimeline:
     def total_bytes(self) -> int:
         """What the GPU has to have: most bytes reserved, and the CUDA context."""
         return self.peak_reserved + self.context_bytes
+
+    @property
+    def growth(self) -> int:
+        """Bytes that each step of the last of several equal ones leaves allocated."""
+        return next((step.growth for step in reversed(self.steps) if step.kind != "setup"), 0)
 
     @property
     def first_and_steady(self) -> tuple[StepMemory, StepMemory] | None:
@@ -409,9 +419,19 @@ def place_all(recording: Recording, placement: Placement) -> tuple[StepMemory, .
     allocator = placement.allocator
     steps: list[StepMemory] = []
     live: set[Hashable] = set()
+    equal: list[int] = []  # what was left at the end of each run of the same folded step
+    last: Step | None = None
+    made: dict[Hashable, Alloc] = {}
     for replay in replays(recording):
+        equal = equal if replay.step is last else []
+        last = replay.step
+        growth = max(0, equal[-1] - equal[-2]) if len(equal) > 1 else 0
         allocator.reset_peak()
         placement.step = replay.index
+        left = [alloc for storage, alloc in made.items() if storage in live]
+        if growth and left:
+            _keep_of_folded(placement, max(left, key=attrgetter("num_bytes")), growth, replay)
+        made = {}
         for entry in replay.step.entries:
             if isinstance(entry, OpCall):
                 placement.run(entry.signature, entry.math, entry.phase, entry.stream, entry.module)
@@ -419,6 +439,7 @@ def place_all(recording: Recording, placement: Placement) -> tuple[StepMemory, .
                 placement.mark += 1
                 storage = replay.alloc_id(entry)
                 live.add(storage)
+                made[storage] = entry
                 placement.allocate(storage, entry)
             elif isinstance(entry, Free):
                 placement.mark += 1
@@ -439,9 +460,28 @@ def place_all(recording: Recording, placement: Placement) -> tuple[StepMemory, .
                 peak_allocated=allocator.peak_allocated,
                 peak_reserved=allocator.peak_reserved,
                 end_allocated=allocator.allocated,
+                growth=growth,
             )
         )
+        equal.append(allocator.allocated)
     return tuple(steps)
+
+
+#: Steps folded away for which what each leaves is a block of its own; else one block for all.
+_MOST_BLOCKS = 1000
+
+
+def _keep_of_folded(placement: Placement, left: Alloc, growth: int, replay: Replay) -> None:
+    """Places what the steps leave allocated that are folded away before this run, each as much;
+    `left` is the largest of it."""
+    num_steps = replay.represents - 1
+    blocks = min(num_steps, _MOST_BLOCKS)
+    for number in range(blocks):
+        placement.step = replay.index - num_steps + number
+        share = num_steps * (number + 1) // blocks - num_steps * number // blocks
+        block = replace(left, ordinal=-1, num_bytes=growth * share)
+        placement.place(("kept", placement.step), block, 0)
+    placement.step = replay.index
 
 
 def memory_on(

@@ -122,7 +122,11 @@ def describe(found: SummaryData, *, changes: Sequence[str] = ()) -> str:
     if found.failure:
         return printable_lines(_failure_lines(found))
     if found.verdict.num_kernels == 0:
-        return printable_lines([f"{gpu.name}: nothing to forecast", *_bullets(found.warnings)])
+        head = f"{gpu.name}: nothing to forecast"
+        if found.memory_verdict not in ("fits", "unknown"):
+            head += f", and {verdict_text(found.memory_verdict)}"
+            return printable_lines([head, *_known_memory_text(found), *_bullets(found.warnings)])
+        return printable_lines([head, *_bullets(found.warnings)])
     lines = [
         f"{gpu.name}: {verdict_text(found.memory_verdict)}, {headline(found.verdict)}",
         "",
@@ -254,7 +258,22 @@ def _memory_text(memory: MemoryTimeline, gpu: GPU) -> list[str]:
         lines.append(f"            peak at {source.op} in {source.module or '(no module)'}{line}")
         held = _category_text(memory)
         lines += [f"            {held}"] if held else []
-    return lines + _out_of_memory_text(memory)
+    return lines + _growth_text(memory, gpu) + _out_of_memory_text(memory)
+
+
+#: A step leaves so much allocated that the GPU is full after this many: a leak worth a line.
+_LEAKING_STEPS = 100_000
+
+
+def _growth_text(memory: MemoryTimeline, gpu: GPU) -> list[str]:
+    """What equal steps add up to that keep something each."""
+    free = gpu.memory_bytes - gpu.context_bytes
+    if memory.growth * _LEAKING_STEPS < free:
+        return []
+    return [
+        f"            grows by {bytes_text(memory.growth)} with each step, whatever their number: "
+        f"the GPU is full after some {free // memory.growth:,}"
+    ]
 
 
 def _out_of_memory_text(memory: MemoryTimeline) -> list[str]:

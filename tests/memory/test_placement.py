@@ -201,6 +201,33 @@ def test_storages_freed_one_step_later_do_not_pile_up() -> None:
     assert memory.steps[-1].end_allocated == 4 * MIB
 
 
+@pytest.mark.parametrize("count", [2, 3, 4, 100, 5000])
+def test_what_each_of_equal_steps_keeps_adds_up(count: int) -> None:
+    """A program that appends a tensor of 4 MiB to a list in each step, beside a passing one."""
+    entries: tuple[Entry, ...] = (
+        Alloc(0, 4 * MIB, "net", "aten::mm"),
+        Alloc(1, 2 * MIB),
+        Free(StorageRef(0, 1)),
+    )
+
+    memory = memory_of(recording(entries, count=count))
+
+    assert memory.peak_allocated == (4 * count + 2) * MIB
+    assert memory.growth == (4 * MIB if count > 2 else 0)
+
+
+def test_a_program_that_keeps_something_of_each_step_runs_out_in_the_step_that_is_too_much() -> (
+    None
+):
+    entries: tuple[Entry, ...] = (Alloc(0, 40 * MIB, "net", "aten::mm"),)
+
+    failure = memory_of(recording(entries, count=100), capacity_bytes=1000 * MIB).out_of_memory
+
+    assert failure is not None
+    assert (failure.step, failure.op, failure.num_bytes) == (25, "aten::mm", 40 * MIB)
+    assert memory_of(recording(entries, count=25), capacity_bytes=1000 * MIB).fits
+
+
 def test_running_out_names_the_op_and_the_module() -> None:
     entries: tuple[Entry, ...] = (
         Alloc(0, 30 * MIB, "net.a", "aten::mm"),

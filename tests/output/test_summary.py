@@ -160,6 +160,26 @@ def test_the_op_that_ran_out_of_memory_is_reported() -> None:
     )
 
 
+def test_a_block_without_kernels_still_says_that_it_does_not_fit() -> None:
+    failure = OutOfMemory(3, "aten::empty", "", "forward", 2 * GIB, 9 * GIB, 9 * GIB, 9 * GIB, GIB)
+    memory = replace(MEMORY, out_of_memory=failure)
+
+    text = describe(found({"num_kernels": 0}, memory=memory, fits=False))
+
+    assert text.startswith("Round: nothing to forecast, and does not fit\n  memory    ")
+    assert "out of memory in step 3 at aten::empty" in text
+
+
+def test_what_grows_with_each_step_is_reported_where_it_fills_the_gpu() -> None:
+    leaves = replace(MEMORY.steps[-1], growth=GIB) if MEMORY.steps else None
+    assert leaves is not None
+
+    text = describe(found(memory=replace(MEMORY, steps=(leaves,))))
+
+    assert "grows by 1.00 GiB with each step" in text
+    assert "grows by" not in describe(found())
+
+
 def test_a_block_without_kernels_forecasts_nothing() -> None:
     text = describe(found({"num_kernels": 0}))
 

@@ -150,7 +150,7 @@ def _embedding_gradient(
             reads_target=True,
             scatters=True,
         )
-    kernels += deterministic_order(count, num_weights, indices.device)
+    kernels += deterministic_order(count, None, indices.device)  # embedding_dense_backward_cuda
     positions = vector(count, "int64", indices.device)
     if scales:
         kernels.append(

@@ -26,8 +26,9 @@ _BITS_A_PASS = 8
 #: Counters of one digit, a value each.
 _COUNTERS = 2**_BITS_A_PASS
 
-#: Keys that CUB sorts in one thread block (256 threads, about 19 keys each; single-tile policy).
-_SINGLE_TILE = 4096
+#: Bytes of keys that CUB sorts in one thread block (single-tile policy: 256 threads, 19 keys of 4
+#: bytes each or 9 of 8). H100: 2,048 of 8 bytes by one, 4,096 by passes.
+_SINGLE_TILE_BYTES = 256 * 19 * 4
 
 #: The longest rows that torch sorts in one thread block (sortKeyValueInplace, Sort.cu).
 _SMALL_SORT = 4096
@@ -47,7 +48,7 @@ def radix_sort(
         return []
     keys = vector(num_keys, key)
     pairs = (keys, vector(num_keys, value)) if value else (keys,)
-    if num_keys <= _SINGLE_TILE:
+    if num_keys * itemsize(key) <= _SINGLE_TILE_BYTES:
         return [_sort_in_place("radix_sort_single_tile", pairs, 1, num_keys)]
     width = min(bits, 8 * itemsize(key)) if bits else 8 * itemsize(key)
     passes = max(1, ceil_div(width, _BITS_A_PASS))
@@ -99,10 +100,11 @@ def select_flagged(flags: TensorSpec, num_selected: int) -> list[Kernel]:
     ]
 
 
-def deterministic_order(num_keys: int, num_targets: int, device: str) -> list[Kernel]:
-    """Indices sorted together with where they came from: the first half of every sorted scatter."""
+def deterministic_order(num_keys: int, num_targets: int | None, device: str) -> list[Kernel]:
+    """Indices sorted together with where they came from: the first half of every sorted scatter.
+    None: by all their bits, however many targets there are."""
     indices = vector(num_keys, "int64", device)
-    bits = max(1, num_targets.bit_length())
+    bits = None if num_targets is None else max(1, num_targets.bit_length())
     return pointwise_kernel("arange", (), (indices,)) + radix_sort(
         num_keys, key="int64", value="int64", bits=bits
     )

@@ -15,6 +15,7 @@ from neusight.predictors.physics.memory_bound.rows import (
     missed_again,
     reads_again,
     row_us,
+    shared_columns_us,
 )
 from neusight.predictors.physics.physical_time import Bound, PhysicalTime, smooth_maximum
 from neusight.predictors.physics.roofline import (
@@ -78,7 +79,7 @@ def memory_bound_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
     memory_us = _memory_us(kernel, kind, gpu)
     compute_us = max(_arithmetic_us(kernel, gpu), kernel.num_steps * gpu.floor_us)
     floor_us = gpu.floor_us * kind.floor_factor + _CTA_CLOCKS / gpu.clock_hz * 1e6
-    time_us = floor_us + smooth_maximum(*memory_us, compute_us)
+    time_us = floor_us + smooth_maximum(*memory_us, compute_us) + shared_columns_us(kernel, gpu)
     launch = geometry_of(
         kernel.kernel_class, gpu, num_ctas=_num_ctas(kernel), threads_per_cta=_THREADS
     )

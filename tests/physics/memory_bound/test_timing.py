@@ -450,3 +450,21 @@ def test_steps_that_need_each_other_take_a_kernel_each_however_little_they_move(
 
     assert memory_bound_timing(in_steps, gpu).time_us > 128 * gpu.floor_us
     assert memory_bound_timing(at_once, gpu).time_us < 4 * gpu.floor_us
+
+
+@pytest.mark.parametrize(
+    ("name", "read", "measured_us"), [("gelu", 2, 32.8), ("gelu_backward", 4, 40.2)]
+)
+def test_an_error_function_in_16_bits_takes_longer_than_its_bytes(
+    name: str, read: int, measured_us: float
+) -> None:
+    """8192 x 3072 in a step of BERT on H200 (benchmarks/measured/h200)."""
+    elements = 8192 * 3072
+    kernel = Kernel.rows(
+        KernelClass.ELEMENTWISE, name, 1, elements, dtype="bfloat16",
+        bytes_read=read * elements, bytes_written=2 * elements,
+    )  # fmt: skip
+
+    assert memory_bound_timing(kernel, find_gpu("H200")).time_us == pytest.approx(
+        measured_us, rel=0.15
+    )
