@@ -273,6 +273,7 @@ _REPLACED: dict[str, tuple[tuple[Any, str, Any], ...]] = {
         (contention, "shared_times_ns", lambda flows: [flow.alone_ns for flow in flows]),
     ),
     "SMs and DRAM taken": ((contention, "_cost_ns", lambda span, other: 0.0),),
+    "who starts first": ((contention, "_queued", lambda kernels, collectives, rules: ()),),
     "slowest of hosts": ((contention, "slowest_share", lambda num_hosts: 0.0),),
     "sustained clocks": (),
     "version of torch": (),

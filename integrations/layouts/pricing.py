@@ -3,6 +3,7 @@ energy, and a checkpoint."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
@@ -154,24 +155,34 @@ class LayoutPrice:
     capacity_bytes: float
     energy_j: float
     checkpoint_s: float
+    loading_us: float = 0.0
     corrected_us: float | None = None
 
     def corrected(self, ratio: float) -> LayoutPrice:
         """As long as its script takes, which is so many times as long as this says."""
+        ran_us = self.busy_us * ratio
+        step_us = max(ran_us, self.step_us if self.loading_us else 0.0)
+        longer = step_us / self.step_us
         return replace(
             self,
-            step_us=self.step_us * ratio,
-            mfu=self.mfu / ratio,
-            tokens_per_s=self.tokens_per_s / ratio,
-            energy_j=self.energy_j * ratio,
-            corrected_us=self.step_us * (ratio - 1.0),
+            step_us=step_us,
+            mfu=self.mfu / longer,
+            tokens_per_s=self.tokens_per_s / longer,
+            energy_j=self.energy_j * longer,
+            loading_us=step_us - ran_us,
+            corrected_us=ran_us - self.busy_us,
         )
+
+    @property
+    def busy_us(self) -> float:
+        """The step but for its wait for data."""
+        return self.step_us - self.loading_us
 
     @property
     def correction(self) -> float:
         """By how much of the arithmetic's time a run differs; 0 where it was not run."""
         corrected_us = self.corrected_us or 0.0
-        return corrected_us / (self.step_us - corrected_us)
+        return corrected_us / (self.busy_us - corrected_us)
 
     @property
     def watts(self) -> float:
@@ -188,6 +199,7 @@ class LayoutPrice:
             "pipeline bubble": self.bubble_us,
             "optimizer": self.optimizer_us,
             "waiting for the slowest host": self.straggler_us,
+            "waiting for data": self.loading_us,
             "found by running it whole": self.corrected_us or 0.0,
         }
 
@@ -205,7 +217,8 @@ class LayoutPrice:
 
 
 class LayoutPricer:
-    """Prices layouts of a model on one GPU, whose hosts hold `gpus_per_node`, by `predict`."""
+    """Prices layouts of a model on one GPU, whose hosts hold `gpus_per_node`, by `predict`; each
+    host's data loaders deliver `loaded_tokens_per_s`."""
 
     def __init__(
         self,
@@ -216,11 +229,13 @@ class LayoutPricer:
         *,
         gpus_per_node: int,
         storage_gbps: float,
+        loaded_tokens_per_s: float = math.inf,
     ) -> None:
         self.shape, self.work, self.gpu = shape, work, gpu
         self._predict = predict
         self._gpus_per_node = gpus_per_node
         self._storage_gbps = storage_gbps
+        self._loaded_tokens_per_s = loaded_tokens_per_s
         self._collective_us = lru_cache(maxsize=None)(self._priced_collective)
         self._times: dict[int, BlockTimes] = {}
 
@@ -291,11 +306,15 @@ class LayoutPricer:
         share = 0.0 if everyone is None else slowest_share(num_hosts(everyone, self.gpu))
         straggler_us = share * (busy_us - exposed_us)
         step_us = busy_us + straggler_us
+        sequences = layout.num_micro_batches * layout.micro_batch * layout.shard * layout.replicate
+        tokens = sequences * self.work.sequence / self._num_hosts(layout)
+        loading_us = max(0.0, tokens / self._loaded_tokens_per_s * 1e6 - step_us)
+        step_us += loading_us
         return self._found(
             layout, record, times, step_us,
             compute_us=compute_us, recomputed_us=steps * blocks * again,
             exposed_us=exposed_us, bubble_us=bubble_us, optimizer_us=optimizer_us,
-            straggler_us=straggler_us,
+            straggler_us=straggler_us, loading_us=loading_us,
         )  # fmt: skip
 
     def _found(
@@ -313,8 +332,8 @@ class LayoutPricer:
         peak = self.gpu.peak_flops("bf16", matrix=True) * layout.world_size
         seconds = step_us * 1e-6
         flops = per_step * (model_flops + again)
-        busy_s = seconds - (parts["bubble_us"] + parts["exposed_us"]) * 1e-6
-        hosts = max(1, layout.world_size // self._gpus_per_node)
+        idle_us = parts["bubble_us"] + parts["exposed_us"] + parts["loading_us"]
+        busy_s = seconds - idle_us * 1e-6
         saved = self.shape.num_parameters * _SAVED_BYTES
         return LayoutPrice(
             layout=layout,
@@ -326,9 +345,12 @@ class LayoutPricer:
             capacity_bytes=self.capacity_bytes,
             energy_j=layout.world_size
             * energy_j(flops / layout.world_size, seconds, self.gpu, busy_s=busy_s),
-            checkpoint_s=saved / hosts / (self._storage_gbps * 1e9),
+            checkpoint_s=saved / self._num_hosts(layout) / (self._storage_gbps * 1e9),
             **parts,
         )
+
+    def _num_hosts(self, layout: Layout) -> int:
+        return max(1, layout.world_size // self._gpus_per_node)
 
     def _edges_us(self, layout: Layout, times: BlockTimes) -> float:
         """What comes beside the blocks on the stage that has most of it, a micro-batch."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,6 +35,7 @@ class SearchRequest:
     gpus_per_node: int
     storage_gbps: float
     jobs: int
+    loaded_tokens_per_s: float = math.inf
     float8: bool = False
 
 
@@ -182,6 +184,7 @@ def _pricers(request: SearchRequest) -> dict[str, LayoutPricer]:
             partial(_estimates, request.predictor, gpu),
             gpus_per_node=request.gpus_per_node,
             storage_gbps=request.storage_gbps,
+            loaded_tokens_per_s=request.loaded_tokens_per_s,
         )
         for gpu in request.gpus
     }
@@ -219,7 +222,7 @@ def with_runs(
     for position, ran in spread(run_whole, short, at_once=request.jobs):
         one, few = asked[position], short[position]
         if isinstance(ran, float):
-            corrected[one] = one.corrected(ran / few.step_us)
+            corrected[one] = one.corrected(ran / few.busy_us)
             report(f"ran {few.layout.title} whole: {corrected[one].correction:+.1%}")
         else:
             why = getattr(ran, "failure", ran)

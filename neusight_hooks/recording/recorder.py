@@ -33,7 +33,12 @@ from neusight.recording.dispatch.torchscript import (
 )
 from neusight.recording.hooks import ProgramHooks
 from neusight.recording.inputs.inputs import StepInputs
-from neusight.recording.recording import CompiledFrame, OpSignature, flattened
+from neusight.recording.recording import (
+    URGENT_STREAMS_OPTION,
+    CompiledFrame,
+    OpSignature,
+    flattened,
+)
 from neusight.recording.repeats.calls import RepeatedCalls
 from neusight.recording.steps.cutter import StepCutter
 from neusight.recording.steps.operators import StepsToFollow
@@ -154,6 +159,12 @@ class Recorder:
     def is_open(self) -> bool:
         """Whether the program is listened to."""
         return self.tape.is_open
+
+    def note_urgent(self, stream: int) -> None:
+        """The stream has high priority."""
+        known = self.options.get(URGENT_STREAMS_OPTION, "").split(",")
+        numbers = sorted({stream, *(int(number) for number in known if number)})
+        self.options[URGENT_STREAMS_OPTION] = ",".join(map(str, numbers))
 
     def dispatch(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Runs one op for real (CPU tensors) or without data (forecast tensors), and records it."""

@@ -16,6 +16,10 @@ from neusight.predictors.kernel import DTYPE_BYTES
 RANK_OPTION = "rank"
 #: The name there of the GPUs, among those that the program sees, on which collectives ran.
 DEVICES_OPTION = "collective_devices"
+#: The name there of the streams of high priority, by number, and of the one that is set where
+#: kernels of all streams start in the order of their launches (CUDA_DEVICE_MAX_CONNECTIONS=1).
+URGENT_STREAMS_OPTION = "urgent_streams"
+IN_ORDER_OPTION = "starts_in_order"
 #: The name in `Recording.options` of what was taken for a step, in words.
 STEP_OPTION = "step_is"
 #: The name there that is set where it is not known what memory the program takes.

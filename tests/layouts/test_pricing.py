@@ -53,6 +53,32 @@ def test_one_rank_computes_all_blocks_for_all_micro_batches() -> None:
     assert price.watts <= H100.tdp_w
 
 
+def test_ranks_wait_for_loaders_that_deliver_fewer_tokens_than_they_take() -> None:
+    """Two hosts, of which each loads half of the step's tokens, 1,000 a second."""
+    layout = Layout(shard=16, num_micro_batches=4)
+    slow = LayoutPricer(
+        SHAPE, STEP, H100, tenths, gpus_per_node=8, storage_gbps=2.0, loaded_tokens_per_s=1000.0
+    )
+
+    free, bound = (pricer.price(layout, RECORD) for pricer in (PRICER, slow))
+
+    assert free.loading_us == 0.0
+    assert bound.step_us == pytest.approx(STEP.tokens / 2 / 1000.0 * 1e6)
+    assert bound.loading_us == pytest.approx(bound.step_us - free.step_us)
+    assert bound.parts["waiting for data"] == bound.loading_us
+
+
+def test_a_run_that_is_slower_is_hidden_while_ranks_wait_for_data() -> None:
+    slow = LayoutPricer(
+        SHAPE, STEP, H100, tenths, gpus_per_node=8, storage_gbps=2.0, loaded_tokens_per_s=1000.0
+    )
+    found = slow.price(Layout(shard=16, num_micro_batches=4), RECORD).corrected(1.5)
+
+    assert found.correction == pytest.approx(0.5)
+    assert found.step_us == pytest.approx(sum(found.parts.values()))
+    assert found.step_us == pytest.approx(STEP.tokens / 2 / 1000.0 * 1e6)
+
+
 def test_checkpoints_compute_the_forward_again_and_keep_less() -> None:
     plain, again = (
         PRICER.price(Layout(num_micro_batches=64, checkpoint=checkpoint), RECORD)

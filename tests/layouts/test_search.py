@@ -52,6 +52,7 @@ class Net(nn.Module):
 def build():
     return Net()
 """
+NO_DATA = ("--loader-tokens", "0")
 FAST = ("--network-gbps", "fast")
 WORDS = ("-m", "neusight", "plan", "--gpu", "H100", "--quiet", "--sequence", "128")
 
@@ -135,6 +136,10 @@ def test_layouts_are_priced_on_the_network_that_is_stated(tmp_path: Path) -> Non
         (("--model", "none.json", "--world-size", "8", "--tokens", "4k"), "the file must be there"),
         (("--model", "model.py:build", "--world-size", "3", "--tokens", "4k"), "cannot share"),
         (("--model", "model.py:build", "--world-size", "8", "--tokens", "few"), "--tokens is"),
+        (
+            ("--model", "model.py:build", "--world-size", "8", "--tokens", "4k", *NO_DATA),
+            "--loader-tokens is 0",
+        ),
         (
             ("--model", "model.py:build", "--world-size", "8", "--tokens", "4k", "--mtbf", "9"),
             "--mtbf is for a whole training",

@@ -70,11 +70,11 @@ def add_model_arguments(plan: argparse.ArgumentParser) -> None:
     found.add_argument("--storage-gbps", type=float, default=_STORAGE_GBPS, metavar="G",
                        help="1e9 bytes per second that a host writes of a checkpoint "
                        f"({_STORAGE_GBPS:g})")  # fmt: skip
-    found.add_argument(
-        "--train-tokens",
-        metavar="N",
-        help="tokens of the whole training, like 15T: shows its days and cost",
-    )
+    found.add_argument("--loader-tokens", type=float, default=inf, metavar="N",
+                       help="tokens that the data loaders of a host deliver a second, for which "
+                       "its ranks wait (as many as they take)")  # fmt: skip
+    found.add_argument("--train-tokens", metavar="N",
+                       help="tokens of the whole training, like 15T: days and cost")  # fmt: skip
     found.add_argument("--mtbf", type=float, metavar="HOURS",
                        help="mean time between failures of one GPU, for --train-tokens (50,000 "
                        "by Llama 3's report: 419 in 54 days of 16,384)")  # fmt: skip
@@ -176,6 +176,7 @@ def _request(options: argparse.Namespace, tokens: int, gpu_names: list[str]) -> 
         gpus_per_node=_gpus_per_node(options, gpus[0]),
         storage_gbps=options.storage_gbps,
         jobs=options.jobs or num_cores(),
+        loaded_tokens_per_s=options.loader_tokens,
         float8=options.float8,
     )
 
@@ -231,6 +232,8 @@ def _checked(options: argparse.Namespace) -> int:
         )
     if not 0.0 < options.storage_gbps < inf:
         raise OptionError(f"--storage-gbps is {options.storage_gbps:g}; it must be above 0")
+    if not options.loader_tokens > 0.0:
+        raise OptionError(f"--loader-tokens is {options.loader_tokens:g}; it must be above 0")
     return token_count(options.tokens)
 
 

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from neusight.fake_cuda.distributed.groups import Groups
 from neusight.recording.call_stack import CallStack, call_site
-from neusight.recording.recording import DEVICES_OPTION, flattened
+from neusight.recording.recording import DEVICES_OPTION, IN_ORDER_OPTION, flattened
 from neusight.recording.tape import TapedOp
 from neusight.recording.tensor import ForecastTensor
 
@@ -114,6 +114,10 @@ class Communication:
             self._stop_watching = None
         return found
 
+    def put_first(self, group: Any) -> None:
+        """The group's collectives have a stream of high priority."""
+        self._recorder.note_urgent(self.groups.stream_of(group))
+
     # -- running
 
     def run(
@@ -157,6 +161,8 @@ class Communication:
                 return  # the program's first GPU is whichever its launcher chose
         found = {tensor.device.index or 0 for tensor in tensors} - self._devices
         if found:
+            if os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1":
+                self._recorder.options[IN_ORDER_OPTION] = "yes"
             self._devices |= found
             names = ",".join(f"cuda:{index}" for index in sorted(self._devices))
             self._recorder.options[DEVICES_OPTION] = names

@@ -65,7 +65,7 @@ def install_process_groups(
     for."""
     stores = _Stores(link)
     _install_rendezvous(patches, rank, stores, is_stated=is_stated)
-    _install_groups(patches, backends, stores)
+    _install_groups(patches, communication, backends, stores)
     _install_nccl(patches)
     _install_barrier(patches, communication, backends, objects)
     _install_batches(patches, communication, batches)
@@ -144,7 +144,9 @@ def _leave_groups(before: Set[Any]) -> None:
         dist.destroy_process_group(group)
 
 
-def _install_groups(patches: Patches, backends: Backends, stores: _Stores) -> None:
+def _install_groups(
+    patches: Patches, communication: Communication, backends: Backends, stores: _Stores
+) -> None:
     make_group = c10d._new_process_group_helper
     real_get_backend = c10d.get_backend
 
@@ -166,6 +168,8 @@ def _install_groups(patches: Patches, backends: Backends, stores: _Stores) -> No
         group = made[0]
         if group is not None and group is not c10d.GroupMember.NON_GROUP_MEMBER:
             backends.note(group, backend)
+            if getattr(backend_options, "is_high_priority_stream", False):
+                communication.put_first(group)
         return made
 
     def get_backend(group: Any = None) -> Any:

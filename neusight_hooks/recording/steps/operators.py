@@ -235,6 +235,7 @@ class StepsToFollow:
         self._last: list[Step] = []
         self._followed: list[_Followed] = []
         self._num_followed = 0  # in a row
+        self._missed: list[tuple[str, ...]] = []  # what steps did that no followed one did
 
     def step_ends(self, step: Step, is_repeated: bool) -> None:
         """A step has ended; the next one is taken to be like it."""
@@ -248,11 +249,16 @@ class StepsToFollow:
         if step.operators:
             self._followed = [_Followed([*before, step]), *self._followed[: _MOST_COMPARED - 1]]
             self._num_followed += 1
-            calls.follow(has_gaps and self._num_followed < _MOST_IN_A_ROW)
+            done = self._followed[0].ops
+            self._missed = [ops for ops in self._missed if not has_operators_of(done, ops)]
+            calls.follow(bool(has_gaps or self._missed) and self._num_followed < _MOST_IN_A_ROW)
             return
         self._num_followed = 0
         ops = ops_of(step)
-        calls.follow(not any(has_operators_of(other.ops, ops) for other in self._followed))
+        is_missed = not any(has_operators_of(other.ops, ops) for other in self._followed)
+        if is_missed:  # such a step may come after another one like those that were followed
+            self._missed = [ops, *self._missed[: _MOST_COMPARED - 1]]
+        calls.follow(is_missed)
 
 
 def ops_with_before(before: tuple[str, ...], ops: tuple[str, ...]) -> tuple[str, ...]:

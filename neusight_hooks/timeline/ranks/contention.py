@@ -3,11 +3,13 @@ over a schedule."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
-from dataclasses import replace
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, replace
 
 from neusight.predictors.gpu import GPU
-from neusight.predictors.kernel import Kernel, KernelClass
+from neusight.predictors.kernel import COPY_ENGINE_KERNELS, Kernel, KernelClass
 from neusight.predictors.physics.communication.channels import nccl_has_clusters
 from neusight.predictors.physics.communication.contention import (
     Contention,
@@ -21,7 +23,12 @@ from neusight.predictors.physics.communication.sharing import (
     shared_times_ns,
 )
 from neusight.predictors.physics.communication.stragglers import num_hosts, slowest_share
-from neusight.recording.recording import Recording, release_of
+from neusight.recording.recording import (
+    IN_ORDER_OPTION,
+    URGENT_STREAMS_OPTION,
+    Recording,
+    release_of,
+)
 from neusight.timeline.host import HostProfile
 from neusight.timeline.launches import Pricing
 from neusight.timeline.ranks.together import schedule_together
@@ -38,8 +45,7 @@ _RECEIVES = frozenset({"c10d::recv_", "c10d::recv_any_source_", "_c10d_functiona
 def schedule_beside(recording: Recording, price: Pricing, host: HostProfile, gpu: GPU) -> Timeline:
     """The recording placed in time, and once more where its kernels overlap collectives."""
     first = schedule(recording, price, host)
-    in_clusters = nccl_has_clusters(release_of(recording.torch_version))
-    stretch_ns = stretches(first.kernels, gpu, in_clusters=in_clusters)
+    stretch_ns = stretches(first.kernels, gpu, _rules_of(recording))
     return schedule(recording, price, host, stretch_ns=stretch_ns) if any(stretch_ns) else first
 
 
@@ -48,20 +54,46 @@ def schedule_together_beside(
 ) -> tuple[Timeline, ...]:
     """The same of several ranks together."""
     first = schedule_together(recordings, price, host)
-    in_clusters = nccl_has_clusters(release_of(recordings[0].torch_version))
-    stretch_ns = [stretches(one.kernels, gpu, in_clusters=in_clusters) for one in first]
+    stretch_ns = [
+        stretches(timeline.kernels, gpu, _rules_of(recording))
+        for timeline, recording in zip(first, recordings, strict=True)
+    ]
     if not any(map(any, stretch_ns)):
         return first
     return schedule_together(recordings, price, host, stretch_ns=stretch_ns)
 
 
-def stretches(kernels: Sequence[KernelSpan], gpu: GPU, *, in_clusters: bool = True) -> list[int]:
-    """How much longer each kernel takes for the collectives that run beside it (`in_clusters`: of
-    an NCCL whose CTAs are), ns, and for the slowest of the hosts that wait for each other in them.
+@dataclass(frozen=True)
+class StartRules:
+    """Whether NCCL's CTAs come in clusters, the streams whose kernels start first (of high
+    priority), and whether kernels that could start at once do so in the order of their launches
+    (CUDA_DEVICE_MAX_CONNECTIONS=1), not those first that no other stream holds up."""
 
-    Collectives share the links between GPUs. Of other kernels, while they overlap with one, it gets
-    on slower; over a collective's time all kernels beside it together lose what that takes from
-    them. So a part of t that overlaps costs t · (1 - 1 / slowdown) more.
+    in_clusters: bool = True
+    urgent_streams: Set[int] = frozenset()
+    in_order: bool = False
+
+
+def _rules_of(recording: Recording) -> StartRules:
+    numbers = recording.options.get(URGENT_STREAMS_OPTION, "").split(",")
+    return StartRules(
+        nccl_has_clusters(release_of(recording.torch_version)),
+        frozenset(int(number) for number in numbers if number.isdecimal()),
+        IN_ORDER_OPTION in recording.options,
+    )
+
+
+_USUAL = StartRules()
+
+
+def stretches(kernels: Sequence[KernelSpan], gpu: GPU, rules: StartRules = _USUAL) -> list[int]:
+    """How much longer each kernel takes for the collectives that run beside it, ns, and for the
+    slowest of the hosts that wait for each other in them.
+
+    A collective waits for SMs until the kernel that has them all gives some up. Collectives share
+    the links between GPUs. Of other kernels, while they overlap with one, it gets on slower; over a
+    collective's time all kernels beside it together lose what that takes from them. So a part of t
+    that overlaps costs t · (1 - 1 / slowdown) more.
     """
     found = [0] * len(kernels)
     collectives = [
@@ -72,12 +104,15 @@ def stretches(kernels: Sequence[KernelSpan], gpu: GPU, *, in_clusters: bool = Tr
     if not collectives:
         return found
     kernels = list(kernels)
+    for number, span in _queued(kernels, collectives, rules):
+        found[number] = span.end_ns - kernels[number].end_ns
+        kernels[number] = span
     flows = [_flow(kernels[number], gpu) for number in collectives]
     for number, flow, time_ns in zip(collectives, flows, shared_times_ns(flows), strict=True):
-        found[number] = time_ns - flow.alone_ns
-        longer_ns = kernels[number].duration_ns + found[number]
+        found[number] += time_ns - flow.alone_ns
+        longer_ns = kernels[number].duration_ns + time_ns - flow.alone_ns
         kernels[number] = kernels[number]._replace(duration_ns=longer_ns)
-    beside = sorted(_occupations(kernels, gpu, in_clusters), key=lambda span: span[0])
+    beside = sorted(_occupations(kernels, gpu, rules.in_clusters), key=lambda span: span[0])
     active: list[tuple[int, int, int, Contention]] = []
     coming = iter(beside)
     following = next(coming, None)
@@ -90,6 +125,40 @@ def stretches(kernels: Sequence[KernelSpan], gpu: GPU, *, in_clusters: bool = Tr
         found[number] += round(sum(_cost_ns(span, other) for other in active))
     _add_slowest(found, kernels, {kernels[number].kernel for number in collectives}, gpu)
     return found
+
+
+def _queued(
+    kernels: Sequence[KernelSpan], collectives: Sequence[int], rules: StartRules
+) -> Iterator[tuple[int, KernelSpan]]:
+    """The collectives that find all SMs taken, as they start when one is free: CTAs of a kernel
+    that came first are placed before theirs, up to its last wave where that leaves SMs idle."""
+    others = [
+        number
+        for number, span in enumerate(kernels)
+        if span.kernel.kernel_class is not KernelClass.COLLECTIVE
+        and span.kernel.name not in COPY_ENGINE_KERNELS
+        and span.estimate.num_waves > 1.0  # 1 is what predictors without waves say
+    ]
+    others.sort(key=lambda number: kernels[number].start_ns)
+    starts = [kernels[number].start_ns for number in others]
+    for number in collectives:
+        span = kernels[number]
+        place = bisect_right(starts, span.start_ns) - 1
+        if place < 0 or span.stream in rules.urgent_streams:
+            continue
+        other = kernels[others[place]]
+        is_first = other.start_ns < span.start_ns or not (rules.in_order and number < others[place])
+        full, waves = math.floor(other.estimate.num_waves), math.ceil(other.estimate.num_waves)
+        free_ns = other.start_ns + other.duration_ns * full // waves
+        if is_first and other.stream != span.stream and free_ns > span.start_ns:
+            moving_ns = span.duration_ns - span.waited_ns
+            waited_ns = max(0, span.start_ns + span.waited_ns - free_ns)
+            yield (
+                number,
+                span._replace(
+                    start_ns=free_ns, duration_ns=waited_ns + moving_ns, waited_ns=waited_ns
+                ),
+            )
 
 
 def _add_slowest(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from itertools import accumulate, pairwise
+from itertools import accumulate, cycle, pairwise
 
 import pytest
 import torch
@@ -120,6 +120,18 @@ class Autocast(Transformer):
             return super().forward(tokens)
 
 
+class ChangingDtype(Transformer):
+    """The same ops with another type in each step: in all of them copies, as in `Autocast`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dtypes = cycle((torch.bfloat16, torch.float16))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cuda", next(self.dtypes)):
+            return super().forward(tokens)
+
+
 class Unrolled(nn.Module):
     """A loop without modules, and images through blocks that differ."""
 
@@ -169,7 +181,30 @@ def operators_of(make: Callable[[], nn.Module]) -> list[list[Operator]]:
     return found
 
 
-@pytest.mark.parametrize("model", [Transformer, Autocast, Unrolled])
+class Alternating(Transformer):
+    """Every second step is under autocast."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turns = cycle((False, True))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cuda", torch.bfloat16, enabled=next(self.turns)):
+            return super().forward(tokens)
+
+
+def test_each_kind_of_step_that_takes_turns_has_its_operators(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(operator_history, "_ALIKE", 10**9)
+    *_, plain, autocast = operators_of(Alternating)
+    *_, always_autocast = operators_of(Autocast)
+
+    assert Counter(o.name for o in autocast) == Counter(o.name for o in always_autocast)
+    assert len(plain) != len(autocast)
+
+
+@pytest.mark.parametrize("model", [Transformer, Autocast, ChangingDtype, Unrolled])
 def test_steps_show_the_operators_that_they_would_show_if_all_were_followed(
     model: Callable[[], nn.Module], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -15,12 +17,19 @@ from neusight.predictors.physics.communication.contention import contention_of
 from neusight.predictors.physics.communication.stragglers import slowest_share
 from neusight.predictors.physics.communication.system import system_of
 from neusight.predictors.physics.roofline import sent_bytes
-from neusight.recording.recording import MathMode, OpCall, OpSignature
-from neusight.timeline.ranks.contention import stretches
+from neusight.recording.recording import (
+    IN_ORDER_OPTION,
+    URGENT_STREAMS_OPTION,
+    MathMode,
+    OpCall,
+    OpSignature,
+)
+from neusight.timeline.ranks.contention import StartRules, _queued, stretches
 from neusight.timeline.spans import KernelSpan
 from timelines import RELU, kernel_span
 
 H100 = find_gpu("H100")
+GEMM = Kernel.gemm(4096, 4096, 4096)
 REDUCE = Kernel.collective("all_reduce", 2**26, 8)
 SWITCH = system_of(H100).inside[0]
 
@@ -67,6 +76,84 @@ def test_what_follows_on_the_same_stream_is_not_beside() -> None:
 
 def test_without_collectives_nothing_changes() -> None:
     assert stretches([span(RELU, 0, 10), span(RELU, 5, 20, stream=1)], H100) == [0, 0]
+
+
+def product(start_us: float, end_us: float, num_waves: float) -> KernelSpan:
+    """A product of so many waves on the program's stream."""
+    found = span(GEMM, start_us, end_us)
+    return found._replace(estimate=replace(found.estimate, num_waves=num_waves))
+
+
+def start_of(kernels: list[KernelSpan], rules: StartRules | None = None) -> int:
+    """When the one collective starts, ns; `stretches` lets it end later by as much."""
+    [(number, found)] = [
+        (number, span) for number, span in enumerate(kernels) if span.stream == 100
+    ]
+    placed = dict(_queued(kernels, [number], rules or StartRules()))
+    return placed.get(number, found).start_ns
+
+
+def test_a_collective_starts_when_a_kernel_that_has_all_sms_gives_some_up() -> None:
+    """2.5 waves: after two of three; three whole waves: at the end; half a wave: at once."""
+    reduce = span(REDUCE, 10, 500, stream=100)
+
+    starts = [start_of([product(0, 90, waves), reduce]) for waves in (2.5, 3.0, 0.5)]
+
+    assert starts == [60_000, 90_000, 10_000]
+    assert stretches([product(0, 90, 3.0), reduce], H100)[1] == 80_000
+
+
+def test_on_a_stream_of_high_priority_it_starts_at_once() -> None:
+    kernels = [product(0, 90, 3.0), span(REDUCE, 10, 500, stream=100)]
+
+    assert start_of(kernels, StartRules(urgent_streams=frozenset({100}))) == 10_000
+
+
+def test_of_two_that_could_start_at_once_launches_decide_with_one_connection() -> None:
+    """CUDA_DEVICE_MAX_CONNECTIONS=1; else the kernel that waits for no other stream is first."""
+    reduce = span(REDUCE, 0, 500, stream=100)
+    launched_first, launched_after = [reduce, product(0, 90, 3.0)], [product(0, 90, 3.0), reduce]
+
+    in_order = StartRules(in_order=True)
+
+    assert start_of(launched_first) == start_of(launched_after, in_order) == 90_000
+    assert start_of(launched_first, in_order) == 0
+
+
+def test_it_waits_for_sms_while_it_would_wait_for_ranks() -> None:
+    late = span(REDUCE, 10, 500, stream=100, waited_us=200.0)
+
+    assert stretches([product(0, 90, 3.0), late], H100)[1] == 0
+
+
+@pytest.mark.parametrize(
+    ("priority", "connections", "stated"), [(0, None, (None, None)), (-1, "1", ("33", "yes"))]
+)
+def test_a_recording_keeps_which_streams_start_first(
+    priority: int,
+    connections: str | None,
+    stated: tuple[str | None, str | None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
+    if connections is not None:
+        monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", connections)
+    with neusight.forecast_on("H100", world_size=2) as forecast:
+        join()
+        with torch.cuda.stream(torch.cuda.Stream(priority=priority)):
+            dist.all_reduce(torch.ones(4, device="cuda"))
+
+    options = forecast.recording.options
+    assert (options.get(URGENT_STREAMS_OPTION), options.get(IN_ORDER_OPTION)) == stated
+
+
+def test_a_group_of_high_priority_has_such_a_stream() -> None:
+    with neusight.forecast_on("H100", world_size=2) as forecast:
+        how = dist.ProcessGroupNCCL.Options(is_high_priority_stream=True)
+        dist.init_process_group("nccl", pg_options=how)
+        dist.all_reduce(torch.ones(4, device="cuda"), async_op=True).wait()
+
+    assert forecast.recording.options[URGENT_STREAMS_OPTION] == "100"
 
 
 def forecast_of(*, overlaps: bool) -> neusight.Forecast:
