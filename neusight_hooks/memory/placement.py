@@ -175,7 +175,20 @@ class MemoryTimeline:
     @property
     def growth(self) -> int:
         """Bytes that each step of the last of several equal ones leaves allocated."""
-        return next((step.growth for step in reversed(self.steps) if step.kind != "setup"), 0)
+        return 0 if self._steady is None else self._steady.growth
+
+    @property
+    def steps_left(self) -> int | None:
+        """How many more of these steps fit, by what is allocated: gaps may take the place of one or
+        two. None where they leave nothing, or where no capacity is stated."""
+        if self._steady is None or not self.growth or self.capacity_bytes is None:
+            return None
+        free = self.capacity_bytes - self.context_bytes - self._steady.peak_allocated
+        return max(0, free) // self.growth
+
+    @property
+    def _steady(self) -> StepMemory | None:
+        return next((step for step in reversed(self.steps) if step.kind != "setup"), None)
 
     @property
     def first_and_steady(self) -> tuple[StepMemory, StepMemory] | None:

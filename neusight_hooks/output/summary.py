@@ -258,22 +258,20 @@ def _memory_text(memory: MemoryTimeline, gpu: GPU) -> list[str]:
         lines.append(f"            peak at {source.op} in {source.module or '(no module)'}{line}")
         held = _category_text(memory)
         lines += [f"            {held}"] if held else []
-    return lines + _growth_text(memory, gpu) + _out_of_memory_text(memory)
+    return lines + _growth_text(memory) + _out_of_memory_text(memory)
 
 
-#: A step leaves so much allocated that the GPU is full after this many: a leak worth a line.
+#: Where each step leaves something allocated, it is worth a line if no more of them fit than this.
 _LEAKING_STEPS = 100_000
 
 
-def _growth_text(memory: MemoryTimeline, gpu: GPU) -> list[str]:
-    """What equal steps add up to that keep something each."""
-    free = gpu.memory_bytes - gpu.context_bytes
-    if memory.growth * _LEAKING_STEPS < free:
+def _growth_text(memory: MemoryTimeline) -> list[str]:
+    """What equal steps leave allocated; where one did not fit, the line on running out names it."""
+    left = memory.steps_left
+    if left is None or left > _LEAKING_STEPS:
         return []
-    return [
-        f"            grows by {bytes_text(memory.growth)} with each step, whatever their number: "
-        f"the GPU is full after some {free // memory.growth:,}"
-    ]
+    more = f": about {left:,} more fit" if memory.fits else ""
+    return [f"            grows by {bytes_text(memory.growth)} with each step{more}"]
 
 
 def _out_of_memory_text(memory: MemoryTimeline) -> list[str]:

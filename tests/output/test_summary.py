@@ -170,13 +170,17 @@ def test_a_block_without_kernels_still_says_that_it_does_not_fit() -> None:
     assert "out of memory in step 3 at aten::empty" in text
 
 
-def test_what_grows_with_each_step_is_reported_where_it_fills_the_gpu() -> None:
-    leaves = replace(MEMORY.steps[-1], growth=GIB) if MEMORY.steps else None
-    assert leaves is not None
+def test_what_grows_with_each_step_is_reported_with_the_steps_that_still_fit() -> None:
+    """Of 9 GiB the context takes 1, and a step 2 at its peak."""
+    growing = StepMemory(6, "train", 2 * GIB, 2 * GIB, GIB, growth=GIB)
+    memory = replace(MEMORY, steps=(growing,))
+    failure = OutOfMemory(7, "aten::mm", "", "forward", GIB, 8 * GIB, 8 * GIB, 9 * GIB, GIB)
 
-    text = describe(found(memory=replace(MEMORY, steps=(leaves,))))
-
-    assert "grows by 1.00 GiB with each step" in text
+    assert "            grows by 1.00 GiB with each step: about 6 more fit\n" in describe(
+        found(memory=memory)
+    )
+    full = describe(found(memory=replace(memory, out_of_memory=failure), fits=False))
+    assert "            grows by 1.00 GiB with each step\n" in full
     assert "grows by" not in describe(found())
 
 

@@ -87,6 +87,7 @@ _IS_LOOPED: dict[str, Callable[[int, int, int], bool]] = {
     "linalg_qr": lambda batch, m, n: m > 256 or batch < max(2, m / 16),
     "geqrf": lambda batch, m, n: m > 256 or batch < max(2, m / 16),
     "linalg_eig": lambda batch, m, n: True,
+    "linalg_eigvals": lambda batch, m, n: True,
     "_linalg_eigvals": lambda batch, m, n: True,
 }
 
@@ -105,13 +106,13 @@ def factorize(call: OpSignature, math: MathMode) -> list[Kernel]:
         return []
     if name in _IS_LOOPED and _IS_LOOPED[name](batch, height, n):
         steps *= batch
+    panel = f"{kernel_name(call)}_panel"
     kernels: list[Kernel] = []
     for start in range(0, n, _PANEL):
         width = min(_PANEL, n - start)
         below = height - start
-        name = f"{kernel_name(call)}_panel"
         num_steps = ceil(steps * width)
-        kernels.append(_panel(name, matrix.dtype, batch, width, below, units, num_steps))
+        kernels.append(_panel(panel, matrix.dtype, batch, width, below, units, num_steps))
         kernels += _trailing_products(matrix.dtype, batch, width, below, n - start, math) * units
     return kernels
 

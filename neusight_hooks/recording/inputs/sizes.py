@@ -82,9 +82,9 @@ def size_of(tensors: Sequence[torch.Tensor], *, batch_first: bool = True) -> Inp
     if at is None:
         return None
     first = tensors[at]
-    copies = _mapped_over(first)
     if first.is_nested:
         return InputSize("input", (int(first.size(0)),), int(first.size(0)))
+    copies = _mapped_over(first)
     shape = tuple(map(int, first.shape))
     is_ids = len(shape) == 2 and first.dtype in _ID_DTYPES
     others = [
