@@ -105,8 +105,8 @@ def _gradients(profile: Profile, op: int, events: Sequence[DeviceEvent]) -> list
 
 
 def _name_products(reported: list[str], events: Sequence[DeviceEvent]) -> None:
-    """Says it of the products of matrices that some gradients are, whose names do not: torch has
-    the data's gradient computed first."""
+    """Fills in which gradient of a convolution a plain matrix product computes, which its name
+    does not say: the data's comes first."""
     products = [
         index
         for index, event in enumerate(events)
