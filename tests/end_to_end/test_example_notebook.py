@@ -44,13 +44,26 @@ def texts_of(cell: Any) -> Iterator[str]:
 
 
 def joined(outputs: list[Any]) -> list[Any]:
-    """The outputs, what was printed in one: it comes in pieces, cut where the kernel pleases."""
+    """The outputs, what was printed in one: it comes in pieces, cut where the kernel pleases.
+
+    A loaded machine's kernel also sends pieces that hold nothing.
+    """
     printed = [output for output in outputs if output.output_type == "stream"]
-    if not printed:
-        return outputs
-    whole = {**printed[0], "text": "".join(output.text for output in printed)}
     others = [output for output in outputs if output.output_type != "stream"]
-    return [type(printed[0])(whole), *others]
+    text = "".join(output.text for output in printed)
+    if not text:
+        return others
+    return [type(printed[0])({**printed[0], "text": text}), *others]
+
+
+def test_printed_pieces_are_one_output_and_empty_ones_none() -> None:
+    from nbformat.v4 import new_output
+
+    piece, last = (new_output("stream", name="stdout", text=text) for text in ("batch 128:", "\n"))
+    nothing = new_output("stream", name="stdout", text="")
+
+    assert [output.text for output in joined([piece, nothing, last])] == ["batch 128:\n"]
+    assert joined([nothing]) == []
 
 
 def run_through(notebook: Any, folder: Path) -> Any:
