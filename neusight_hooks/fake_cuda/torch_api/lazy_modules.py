@@ -42,6 +42,8 @@ _OF_PLAIN: dict[str, Callable[..., Any]] = {
 }
 #: The module whose functions ask whether an operand is an expression of sympy.
 _PRIMS = "torch._prims_common"
+#: The module that clears caches of Dynamo's before a process group is made.
+_PROCESS_GROUPS = "torch.distributed.distributed_c10d"
 #: Where torch keeps what `torch._disable_dynamo` made of a function (torch/_compile.py).
 _DISABLED = "__dynamo_disable"
 
@@ -235,6 +237,11 @@ class _LazyDynamo(LazyModule):
         super().__init__(_DYNAMO, {"disable": self._disable, "graph_break": _graph_break})
         self.__dict__["_waiting"] = []
 
+    def __getattr__(self, name: str) -> Any:
+        if name == "trace_rules" and not self.is_loaded and _caller() == _PROCESS_GROUPS:
+            return _EmptyCaches
+        return super().__getattr__(name)
+
     def _disable(
         self, function: Any = None, recursive: bool = True, *args: Any, **kwargs: Any
     ) -> Any:
@@ -266,11 +273,22 @@ class _LazySympy(LazyModule):
     """sympy: as long as it is not there, no operand is an expression."""
 
     def __getattr__(self, name: str) -> Any:
-        if name == "Basic" and not self.is_loaded and not self.is_loading:
-            asking = sys._getframe(1).f_globals.get("__name__")
-            if asking == _PRIMS:
-                return _NoExpression
+        if name == "Basic" and not (self.is_loaded or self.is_loading) and _caller() == _PRIMS:
+            return _NoExpression
         return super().__getattr__(name)
+
+
+def _caller() -> str | None:
+    """The module that asks for a name."""
+    return sys._getframe(2).f_globals.get("__name__")
+
+
+class _EmptyCaches:
+    """Dynamo's `trace_rules` before its code is run."""
+
+    @staticmethod
+    def clear_lru_cache() -> None:
+        """There is nothing to clear."""
 
 
 class _NoExpression:
