@@ -42,8 +42,8 @@ _OF_PLAIN: dict[str, Callable[..., Any]] = {
 }
 #: The module whose functions ask whether an operand is an expression of sympy.
 _PRIMS = "torch._prims_common"
-#: The module that clears caches of Dynamo's before a process group is made.
-_PROCESS_GROUPS = "torch.distributed.distributed_c10d"
+#: Hooks of FSDP2, which Dynamo must leave alone at each call.
+_FSDP_HOOKS = "torch.distributed.fsdp._fully_shard._fsdp_common"
 #: Where torch keeps what `torch._disable_dynamo` made of a function (torch/_compile.py).
 _DISABLED = "__dynamo_disable"
 
@@ -238,8 +238,8 @@ class _LazyDynamo(LazyModule):
         self.__dict__["_waiting"] = []
 
     def __getattr__(self, name: str) -> Any:
-        if name == "trace_rules" and not self.is_loaded and _caller() == _PROCESS_GROUPS:
-            return _EmptyCaches
+        if not self.is_loaded and (name, _caller()) in _PARTS_OF_DYNAMO:
+            return _PARTS_OF_DYNAMO[name, _caller()]
         return super().__getattr__(name)
 
     def _disable(
@@ -247,6 +247,8 @@ class _LazyDynamo(LazyModule):
     ) -> Any:
         """As `torch._dynamo.disable`: for torch itself, which asks with `wrapping=False`, it waits
         for Dynamo; for a program it loads it."""
+        if _caller() == _FSDP_HOOKS:
+            return function
         if kwargs != {"wrapping": False} or args or function is None:
             self.load()
             return self.disable(function, recursive, *args, **kwargs)
@@ -283,12 +285,29 @@ def _caller() -> str | None:
     return sys._getframe(2).f_globals.get("__name__")
 
 
-class _EmptyCaches:
-    """Dynamo's `trace_rules` before its code is run."""
+class _TraceRules:
+    """Of `torch._dynamo.trace_rules` before its code is run."""
 
     @staticmethod
     def clear_lru_cache() -> None:
         """There is nothing to clear."""
+
+
+class _Utils:
+    """Of `torch._dynamo.utils` before its code is run."""
+
+    @staticmethod
+    def get_optimize_ddp_mode() -> str:
+        """The setting, of which "python_reducer" alone is for programs that are not compiled."""
+        return str(importlib.import_module(_DYNAMO_CONFIG).optimize_ddp)
+
+
+#: What torch's modules ask of parts of Dynamo in programs that compile nothing: before a process
+#: group is made, and where DDP begins.
+_PARTS_OF_DYNAMO = {
+    ("trace_rules", "torch.distributed.distributed_c10d"): _TraceRules,
+    ("utils", "torch.nn.parallel.distributed"): _Utils,
+}
 
 
 class _NoExpression:

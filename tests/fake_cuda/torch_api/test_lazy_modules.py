@@ -153,18 +153,22 @@ DISTRIBUTED = """
 import sys
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
 import neusight
 
 with neusight.forecast_on("H100", world_size=2):
     dist.init_process_group("nccl")
-    dist.all_reduce(torch.ones(8, device="cuda"))
+    for wrap in (nn.parallel.DistributedDataParallel, fully_shard):
+        model = wrap(nn.Linear(8, 8).cuda())
+        model(torch.ones(4, 8, device="cuda")).sum().backward()
     print("torch._dynamo.utils" in sys.modules)
     torch._dynamo.trace_rules
     print("torch._dynamo.utils" in sys.modules)
 """
 
 
-def test_a_process_group_is_made_without_the_compiler(tmp_path: Path) -> None:
+def test_a_model_is_shared_by_ranks_without_the_compiler(tmp_path: Path) -> None:
     (tmp_path / "ranks.py").write_text(DISTRIBUTED)
 
     ran = run_python("ranks.py", cwd=tmp_path)
