@@ -420,8 +420,7 @@ def test_imports_are_absolute_and_by_import_name() -> None:
         folder = path.relative_to(ROOT).parts[0]
         if folder not in {*FLOORS, "tests", "examples", "benchmarks", "scripts"}:
             continue
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        for found in imports(ast.walk(tree)):
+        for found in imports(ast.walk(parsed(path))):
             if found.level or found.module.split(".")[0] in FLOORS:
                 wrong.append(f"{path.relative_to(ROOT)}: {found.module}")
 
