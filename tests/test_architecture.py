@@ -118,6 +118,7 @@ ORDER = (
 TESTED_WITH = {
     "neusight._version": "test_packaging.py",
     "neusight.advice.rewriting": "advice/test_checkpoints.py",
+    "neusight.fake_cuda.profiling.results": "fake_cuda/profiling/test_profilers.py",
     "neusight.child_process": "cli/test_started_programs.py",
     "neusight.device_queries": "test_forecast.py",
     "neusight.exit_codes": "cli/test_main.py",
