@@ -250,6 +250,23 @@ GROUPS_FEATURES: Features[_Convolutions] = Features(
     _convolutions_of,
 )
 
+#: Steps of pixels in which planes of NCHW images fill vectors.
+_PIXEL_STEPS = (4, 8)
+
+
+def _pixel_column(step: int) -> _Column:
+    return (
+        f"pixels_mod_{step}",
+        lambda seen: np.mod(seen.output.prod(axis=0), step) / step,
+    )
+
+
+#: cuDNN's of images without groups on Hopper, whose transforms depend on what planes fill.
+HOPPER_FEATURES: Features[_Convolutions] = Features(
+    (*GROUPS_FEATURES.columns, *(_pixel_column(step) for step in _PIXEL_STEPS)),
+    _convolutions_of,
+)
+
 #: MIOpen.
 MIOPEN_FEATURES: Features[_Convolutions] = Features(
     (
