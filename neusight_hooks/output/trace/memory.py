@@ -52,8 +52,8 @@ def write_memory_events(
             time_ns = first_ns if time_ns < first_ns else time_ns
             thread = log.threads[place.thread]
         elif event.num_bytes < 0 and op is not None and before < len(ops) - 1:
-            if op.thread == host[ops[before + 1]].thread:  # between two ops of backward
-                thread = log.threads[op.thread]
+            is_between = op.thread == host[ops[before + 1]].thread  # two ops of backward
+            thread = log.threads[op.thread] if is_between else main
         args = (
             f'"Total Reserved":{event.reserved},"Total Allocated":{event.allocated},'
             f'"Bytes":{event.num_bytes},{of_device},"Addr":{event.address},"finished":false'
