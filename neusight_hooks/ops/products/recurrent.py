@@ -60,13 +60,13 @@ _INPUTS, _RECURRENCE, _WEIGHTS = range(3)
 _NUM_LANES = 3
 
 
-class _Stream(NamedTuple):
+class _OwnStream(NamedTuple):
     layer: int
     direction: int
     lane: int
 
 
-_Streams = tuple[_Stream, ...]
+_OwnStreams = tuple[_OwnStream, ...]
 
 
 class _Network(NamedTuple):
@@ -107,23 +107,23 @@ class _Network(NamedTuple):
                     yield passed, diagonal - passed
 
     def on_stream(
-        self, kernels: list[Kernel], layer: int, direction: int, lane: int, after: _Streams = ()
+        self, kernels: list[Kernel], layer: int, direction: int, lane: int, after: _OwnStreams = ()
     ) -> list[Kernel]:
         """The kernels on one of cuDNN's streams, the first behind what those others hold."""
         if not self.has_streams or not kernels:
             return kernels
-        own = _Stream(layer, direction, lane)
+        own = _OwnStream(layer, direction, lane)
         behind = tuple(map(self._number, after))
         first, *others = (replace(item, branches=(self._number(own),)) for item in kernels)
         return [replace(first, branches=(*first.branches, *behind)), *others]
 
-    def _number(self, stream: _Stream) -> int:
+    def _number(self, stream: _OwnStream) -> int:
         return 1 + (stream.layer * self.directions + stream.direction) * _NUM_LANES + stream.lane
 
-    def lanes(self, layer: int, lane: int) -> _Streams:
+    def lanes(self, layer: int, lane: int) -> _OwnStreams:
         """The streams of a layer, one a direction; none where there is no such layer."""
         is_known = 0 <= layer < self.num_layers
-        return tuple(_Stream(layer, item, lane) for item in range(self.directions * is_known))
+        return tuple(_OwnStream(layer, item, lane) for item in range(self.directions * is_known))
 
     def input_of(self, layer: int) -> int:
         return self.input.shape[-1] if layer == 0 else self.cell.output_size * self.directions
@@ -198,9 +198,7 @@ def _by_time(source: TensorSpec) -> list[Kernel]:
     return copy_kernel(transposed, contiguous(transposed)) if batch > 1 and length > 1 else []
 
 
-def _forward(
-    network: _Network, layer: int, direction: int, steps: tuple[int, ...]
-) -> list[Kernel]:
+def _forward(network: _Network, layer: int, direction: int, steps: tuple[int, ...]) -> list[Kernel]:
     """One direction of a layer: a product for the inputs, then a product and the gates a step."""
     cell, rows = network.cell, sum(steps)
     inputs = network.gemm(rows, cell.width, network.input_of(layer))
@@ -214,7 +212,7 @@ def _forward(
         if cell.is_projected:
             kernels += network.step(batch, cell.output_size, cell.hidden_size)
     before = network.lanes(layer - 1, _RECURRENCE)
-    own = (_Stream(layer, direction, _INPUTS),)
+    own = (_OwnStream(layer, direction, _INPUTS),)
     return [
         *network.on_stream(inputs, layer, direction, _INPUTS, before),
         *network.on_stream(kernels, layer, direction, _RECURRENCE, own),
@@ -261,7 +259,7 @@ def cudnn_rnn_backward(
             )
             if wants_weight and chunk + 1 == len(chunks):
                 weights = _weight_gradients(network, layer)
-                own = (_Stream(layer, direction, _RECURRENCE),)
+                own = (_OwnStream(layer, direction, _RECURRENCE),)
                 kernels += network.on_stream(weights, layer, direction, _WEIGHTS, own)
     return kernels
 
@@ -282,7 +280,7 @@ def _backward(
         between = network.matrix(rows, network.input_of(layer))
         inputs += pointwise_kernel("dropout_backward", (between, between), (between,))
     before = network.lanes(layer + 1, _INPUTS)
-    own = (_Stream(layer, direction, _RECURRENCE),)
+    own = (_OwnStream(layer, direction, _RECURRENCE),)
     return [
         *network.on_stream(kernels, layer, direction, _RECURRENCE, before),
         *network.on_stream(inputs, layer, direction, _INPUTS, own),
