@@ -14,7 +14,12 @@ import torch.distributed as dist
 
 from neusight.fake_cuda.distributed.groups import Groups
 from neusight.recording.call_stack import CallStack, call_site
-from neusight.recording.recording import DEVICES_OPTION, IN_ORDER_OPTION, flattened
+from neusight.recording.recording import (
+    DEVICES_OPTION,
+    IN_ORDER_OPTION,
+    NO_CHOICE_OPTION,
+    flattened,
+)
 from neusight.recording.tape import TapedOp
 from neusight.recording.tensor import ForecastTensor
 
@@ -166,6 +171,8 @@ class Communication:
             self._devices |= found
             names = ",".join(f"cuda:{index}" for index in sorted(self._devices))
             self._recorder.options[DEVICES_OPTION] = names
+            if not self._recorder.devices.is_chosen:
+                self._recorder.options[NO_CHOICE_OPTION] = "yes"
 
     def _record(self, record: Callable[[], object]) -> None:
         """Puts a collective on the tape, always with the program's line: what ranks do not agree
