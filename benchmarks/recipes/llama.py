@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed._symmetric_memory import enable_symm_mem_for_group
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -172,6 +173,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--tensor", type=int, default=1, help="ranks that split each layer")
     made.add_argument("--reduce", choices=("fp32", "bf16"), default="fp32")
     made.add_argument("--compile", action="store_true")
+    made.add_argument("--float8", choices=("none", "tensorwise", "rowwise"), default="none")
+    made.add_argument("--async-tensor", action="store_true", help="its exchanges in parts")
     made.add_argument("--steps", type=int, default=6)
     return made
 
@@ -210,6 +213,21 @@ def split(model: Llama, mesh: Any) -> None:
         )
 
 
+def use_float8(model: Llama, recipe: str) -> None:
+    """torchao's linear layers, all but the last ("output"); tensorwise scales are gathered in
+    float8 by FSDP."""
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+    config = (
+        Float8LinearConfig(enable_fsdp_float8_all_gather=True)
+        if recipe == "tensorwise"
+        else Float8LinearConfig.from_recipe_name(recipe)
+    )
+    convert_to_float8_training(
+        model, config=config, module_filter_fn=lambda module, name: name != "output"
+    )
+
+
 def sharded(model: Llama, mesh: Any, options: argparse.Namespace) -> None:
     reduce_type = torch.float32 if options.reduce == "fp32" else torch.bfloat16
     how: dict[str, Any] = {
@@ -240,8 +258,13 @@ def main() -> None:
         (copies // shard, shard, options.tensor),
         mesh_dim_names=("copies", "own", "tensor"),
     )
+    if options.float8 != "none":
+        use_float8(model, options.float8)
     if options.tensor > 1:
         split(model, mesh["tensor"])
+    if options.async_tensor:  # torchtitan, distributed/tensor_parallel.py
+        torch._inductor.config._micro_pipeline_tp = True
+        enable_symm_mem_for_group(mesh["tensor"].get_group().group_name)
     recompute(model, options.recompute)
     if options.compile:
         for number, block in enumerate(model.layers):
@@ -262,6 +285,10 @@ def main() -> None:
             found.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
         optimizer.step()
+        if options.float8 == "tensorwise":
+            from torchao.float8 import precompute_float8_dynamic_scale_for_fsdp
+
+            precompute_float8_dynamic_scale_for_fsdp(model)
     dist.destroy_process_group()
 
 

@@ -152,7 +152,6 @@ def recorded_block(source: str, of: BlockOf, *, sequence: int, gpus_per_node: in
     NeusightError where it does not run."""
     import torch
     import torch.distributed as dist
-    from torch.distributed.tensor.parallel import loss_parallel
 
     import neusight
     from neusight.integrations.layouts import training
@@ -172,15 +171,7 @@ def recorded_block(source: str, of: BlockOf, *, sequence: int, gpus_per_node: in
                 kept.end()
                 training.recompute(stage)
             tokens = torch.randint(vocabulary, (of.micro_batch, sequence), device="cuda")
-            shares = of.context > 1
-            sharing = (
-                training.share_sequence(mesh["context"], [stage], [tokens])
-                if shares
-                else nullcontext()
-            )
-            with sharing, loss_parallel():
-                torch.autograd.backward(training.loss_of(stage(tokens), tokens))
-            stage.zero_grad()
+            _take_step(stage, tokens, mesh["context"] if of.context > 1 else None)
             forecast.step()
         own_bytes = sum(
             weight.to_local().nbytes if hasattr(weight, "to_local") else weight.nbytes
@@ -189,6 +180,19 @@ def recorded_block(source: str, of: BlockOf, *, sequence: int, gpus_per_node: in
         if ranks > 1:
             dist.destroy_process_group()
     return _read(forecast, f".{name}.0", of.micro_batch, kept, own_bytes)
+
+
+def _take_step(stage: Any, tokens: Any, sharers: Any) -> None:
+    """Forward and backward; `sharers` of the sequence, if there are any."""
+    import torch
+    from torch.distributed.tensor.parallel import loss_parallel
+
+    from neusight.integrations.layouts import training
+
+    sharing = training.share_sequence(sharers, [stage], [tokens]) if sharers else nullcontext()
+    with sharing, loss_parallel():
+        torch.autograd.backward(training.loss_of(stage(tokens), tokens))
+    stage.zero_grad()
 
 
 def _stage(source: str, of: BlockOf, sequence: int) -> tuple[Any, int, Any]:

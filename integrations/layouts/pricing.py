@@ -4,6 +4,7 @@ energy, and a checkpoint."""
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
@@ -123,8 +124,8 @@ def _alive(layout: Layout) -> float:
 class BlockTimes:
     """µs of a block, and of what comes before the first and after the last, forward and backward;
     the share of a block's that is collectives of the ranks that share it; its matrix products
-    forward; FLOPs of a block forward and backward, and of the others. Of what is computed again of a
-    checkpointed block: all, the share of collectives, and FLOPs."""
+    forward; FLOPs of a block forward and backward, and of the others. Of what is computed again of
+    a checkpointed block: all, the share of collectives, and FLOPs."""
 
     block: tuple[float, float]
     first: tuple[float, float]
@@ -220,6 +221,13 @@ class LayoutPrice:
         }
 
 
+#: A part of a record, and whether in the backward pass.
+_Place = tuple[Part, bool]
+_FORWARD: _Place = ("block", False)
+_BACKWARD: _Place = ("block", True)
+_AGAIN: _Place = ("again", True)
+
+
 class LayoutPricer:
     """Prices layouts of a model on one GPU, whose hosts hold `gpus_per_node`, by `predict`; each
     host's data loaders deliver `loaded_tokens_per_s`."""
@@ -257,31 +265,28 @@ class LayoutPricer:
 
     def _priced(self, record: BlockRecord) -> BlockTimes:
         estimates = self._predict([kernel for _, _, kernel in record.kernels])
-        sums: dict[tuple[Part, bool], float] = {}
-        flops: dict[tuple[Part, bool], float] = {}
-        tensor: dict[tuple[Part, bool], float] = {}
-        products_us = 0.0
-        for (part, backward, kernel), estimate in zip(record.kernels, estimates, strict=True):
-            sums[part, backward] = sums.get((part, backward), 0.0) + estimate.latency_us
-            flops[part, backward] = flops.get((part, backward), 0.0) + kernel.flops
+        sums: dict[_Place, float] = defaultdict(float)
+        flops, tensor, products = sums.copy(), sums.copy(), sums.copy()
+        for (part, is_backward, kernel), estimate in zip(record.kernels, estimates, strict=True):
+            place = part, is_backward
+            sums[place] += estimate.latency_us
+            flops[place] += kernel.flops
             if estimate.bound == "communication":
-                tensor[part, backward] = tensor.get((part, backward), 0.0) + estimate.latency_us
-            is_product = kernel.kernel_class is KernelClass.GEMM
-            if part == "block" and is_product and not backward:
-                products_us += estimate.latency_us
-        block_us = sums.get(("block", False), 0.0), sums.get(("block", True), 0.0)
-        slower = max(1.0, record.host_us[0] / max(1e-9, sum(block_us)))
+                tensor[place] += estimate.latency_us
+            if kernel.kernel_class is KernelClass.GEMM:
+                products[place] += estimate.latency_us
+        slower = max(1.0, record.host_us[0] / max(1e-9, sums[_FORWARD] + sums[_BACKWARD]))
         return BlockTimes(
-            block=(block_us[0] * slower, block_us[1] * slower),
-            first=(sums.get(("first", False), 0.0), sums.get(("first", True), 0.0)),
-            last=(sums.get(("last", False), 0.0), sums.get(("last", True), 0.0)),
-            tensor_us=(tensor.get(("block", False), 0.0), tensor.get(("block", True), 0.0)),
-            products_us=products_us * slower,
-            block_flops=(flops.get(("block", False), 0.0), flops.get(("block", True), 0.0)),
-            edge_flops=sum(count for (part, _), count in flops.items() if part in ("first", "last")),
-            again_us=sums.get(("again", True), 0.0) * slower,
-            again_tensor_us=tensor.get(("again", True), 0.0),
-            again_flops=flops.get(("again", True), 0.0),
+            block=(sums[_FORWARD] * slower, sums[_BACKWARD] * slower),
+            first=(sums["first", False], sums["first", True]),
+            last=(sums["last", False], sums["last", True]),
+            tensor_us=(tensor[_FORWARD], tensor[_BACKWARD]),
+            products_us=products[_FORWARD] * slower,
+            block_flops=(flops[_FORWARD], flops[_BACKWARD]),
+            edge_flops=sum(flops[place] for place in flops if place[0] in ("first", "last")),
+            again_us=sums[_AGAIN] * slower,
+            again_tensor_us=tensor[_AGAIN],
+            again_flops=flops[_AGAIN],
         )
 
     def price(self, layout: Layout, record: BlockRecord) -> LayoutPrice:
