@@ -242,12 +242,13 @@ class Session:
         from neusight.stubs.hub_kernels import install_hub_kernels
 
         options, forecast = self.options, self.forecast
+        stacks = CallStacks(self._folder, caller)
         install_lazy_modules(self._undo)
         recorder = Recorder(
             steady_steps=options.steady_steps,
             max_ops=options.max_ops,
             why_unmapped=why_unmapped if options.strict else None,
-            stacks=CallStacks(self._folder, caller) if options.with_stack else None,
+            stacks=stacks if options.with_stack else None,
             with_functions=options.with_functions,
         )
         self._undo.callback(setattr, Session, "_current", None)
@@ -273,6 +274,7 @@ class Session:
             link=options.link,
             wait_s=options.wait_s,
             processes=self.processes,
+            stacks=stacks,
         )
         enter_fake_cuda(opening)
         install_cuda_sources(self._undo, recorder)
@@ -336,9 +338,15 @@ class Session:
     def _on_query(self, device_query: str, answer: object) -> None:
         self._queries[device_query] = repr(answer)
 
+    @property
+    def is_ended_early(self) -> bool:
+        """Whether the program was ended, or what it waits for: errors that follow are not its."""
+        recorder = self._recorder
+        return self.processes.is_stopped or (recorder is not None and recorder.cutter.is_stopped)
+
     def record_failure(self, error: BaseException | None) -> None:
-        """Keeps what ended the program early, if anything but the user did."""
-        if not self.interrupts.count:
+        """Keeps what ended the program early, if anything but the user or neusight did."""
+        if not self.interrupts.count and not self.is_ended_early:
             self._failure = failure_options(error)
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -117,6 +118,7 @@ ORDER = (
 TESTED_WITH = {
     "neusight._version": "test_packaging.py",
     "neusight.advice.rewriting": "advice/test_checkpoints.py",
+    "neusight.fake_cuda.profiling.results": "fake_cuda/profiling/test_profilers.py",
     "neusight.child_process": "cli/test_started_programs.py",
     "neusight.device_queries": "test_forecast.py",
     "neusight.exit_codes": "cli/test_main.py",
@@ -183,12 +185,21 @@ VAGUE_NAMES = ("base", "common", "helpers", "misc", "utils")
 
 
 class Source(NamedTuple):
-    """One file of the house: its floor (a top-level folder), import name, path and syntax tree."""
+    """One file of the house: its floor (a top-level folder), import name and path."""
 
     floor: str
     module: str
     path: Path
-    tree: ast.Module
+
+    @property
+    def tree(self) -> ast.Module:
+        return parsed(self.path)
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    """Its syntax tree; when a test asks, not when all tests are collected."""
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 class Import(NamedTuple):
@@ -204,7 +215,7 @@ def sources() -> Iterator[Source]:
         for path in sorted((ROOT / floor).rglob("*.py")):
             parts = path.relative_to(ROOT / floor).with_suffix("").parts
             module = ".".join([package, *parts]).removesuffix(".__init__")
-            yield Source(floor, module, path, ast.parse(path.read_text(encoding="utf-8")))
+            yield Source(floor, module, path)
 
 
 def imports(nodes: Iterator[ast.AST] | list[ast.stmt]) -> Iterator[Import]:
@@ -410,8 +421,7 @@ def test_imports_are_absolute_and_by_import_name() -> None:
         folder = path.relative_to(ROOT).parts[0]
         if folder not in {*FLOORS, "tests", "examples", "benchmarks", "scripts"}:
             continue
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        for found in imports(ast.walk(tree)):
+        for found in imports(ast.walk(parsed(path))):
             if found.level or found.module.split(".")[0] in FLOORS:
                 wrong.append(f"{path.relative_to(ROOT)}: {found.module}")
 

@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from places import ROOT
@@ -20,6 +21,7 @@ _FLOORS = {
 _PATCHING = ("neusight.fake_cuda", "neusight.recording", "neusight.stubs")
 _PRIVATE = re.compile(r"_(?!_)\w+")
 _DOTTED = re.compile(r"torch(\.\w+)+")
+_ASSIGNED = (ast.Assign, ast.AnnAssign, ast.NamedExpr)
 
 
 @dataclass
@@ -34,8 +36,14 @@ class Uses:
     identifiers: set[str] = field(default_factory=set)
 
 
+def packages() -> set[str]:
+    """Those of the sources, of at most three parts."""
+    return {_package(_module(path)) for path in _files()}
+
+
+@cache
 def uses_by_package() -> dict[str, Uses]:
-    """By package, of at most three parts."""
+    """By package."""
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in _files()}
     own = {name for tree in trees.values() for name in _defined(tree)}
     found: dict[str, Uses] = {}
@@ -116,8 +124,9 @@ def _aliases(tree: ast.Module) -> dict[str, str]:
         elif isinstance(node, ast.ImportFrom) and _is_torch(node.module):
             for alias in node.names:
                 names[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    assigned = [node for node in ast.walk(tree) if isinstance(node, _ASSIGNED)] if names else []
     for _ in range(2):  # an alias of an alias
-        for node in ast.walk(tree):
+        for node in assigned:
             target, value = _assigned(node)
             dotted = value and _resolved(value, names)
             if target and dotted:

@@ -99,7 +99,7 @@ def run_program(program: Program, session: Session, *, is_last: bool = False) ->
         except RunawayLoop as error:
             return Outcome(failure=str(error), exit_code=1)
         except (SystemExit, Exception) as error:
-            if session.processes.is_stopped:  # as what it waited for was ended
+            if session.is_ended_early:  # as what it waited for was ended
                 return Outcome(stopped_early=True)
             if not isinstance(error, SystemExit):
                 return _outcome_of(error, session)
@@ -109,7 +109,7 @@ def run_program(program: Program, session: Session, *, is_last: bool = False) ->
             if session.interrupts.count > 1:
                 raise
             return _INTERRUPTED
-        return Outcome(stopped_early=session.processes.is_stopped)
+        return Outcome(stopped_early=session.is_ended_early)
 
 
 def _outcome_of(error: Exception, session: Session) -> Outcome:

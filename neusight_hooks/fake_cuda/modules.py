@@ -31,7 +31,6 @@ def install_modules(patches: Patches, recorder: Recorder) -> None:
     _install_apply(patches, recorder)
     _install_optimizers(patches, recorder)
     _install_threads(patches, recorder)
-    _install_profiler(patches, recorder)
     _install_annotations(patches, recorder)
 
 
@@ -327,34 +326,6 @@ def _install_threads(patches: Patches, recorder: Recorder) -> None:
             original(self)
 
     patches.set(threading.Thread, "_bootstrap_inner", bootstrap)
-
-
-def _install_profiler(patches: Patches, recorder: Recorder) -> None:
-    """The script's own torch.profiler runs without CUDA activity, which has nothing to listen to;
-    its step() says where steps end."""
-    profile = torch.profiler.profile
-    original_init, original_step = profile.__init__, profile.step
-
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        kwargs["activities"] = [torch.profiler.ProfilerActivity.CPU]
-        kwargs["use_cuda"] = None
-        original_init(self, *args[1:], **kwargs)
-
-    def step(self: Any) -> None:
-        recorder.cutter.explicit_step()
-        original_step(self)
-
-    patches.set(profile, "__init__", init)
-    patches.set(profile, "step", step)
-    legacy = torch.autograd.profiler.profile
-    original_legacy = legacy.__init__
-
-    def init_legacy(self: Any, *args: Any, **kwargs: Any) -> None:
-        kwargs.pop("use_cuda", None)
-        kwargs["use_device"] = None
-        original_legacy(self, *args, **kwargs)
-
-    patches.set(legacy, "__init__", init_legacy)
 
 
 def _install_annotations(patches: Patches, recorder: Recorder) -> None:

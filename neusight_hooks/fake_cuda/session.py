@@ -33,6 +33,7 @@ from neusight.fake_cuda.patching import Patches
 from neusight.fake_cuda.processes.processes import Processes
 from neusight.fake_cuda.processes.sent_tensors import install_sent_tensors
 from neusight.fake_cuda.processes.starting import install_processes
+from neusight.fake_cuda.profiling.profilers import ProgramProfilers, install_profiler
 from neusight.fake_cuda.store.store import Store
 from neusight.fake_cuda.torch_api.accelerator import install_accelerator
 from neusight.fake_cuda.torch_api.clock import SimulatedClock, install_virtual_time
@@ -49,6 +50,7 @@ from neusight.fake_cuda.user_extensions.gradients import install_gradients
 from neusight.fake_cuda.user_extensions.numeric_checks import install_numeric_checks
 from neusight.fake_cuda.user_extensions.subclasses import install_subclasses
 from neusight.fake_cuda.user_kernels import install_user_kernels
+from neusight.recording.call_stack import CallStacks
 from neusight.recording.dispatch.eager_errors import quiet_fake_kernels
 from neusight.recording.dispatch.operator_calls import OperatorCalls
 from neusight.recording.dispatch.record_functions import RecordFunctions
@@ -92,6 +94,7 @@ class Opening:
     link: Link | None = None
     wait_s: float = DEFAULT_WAIT_S
     processes: Processes | None = None
+    stacks: CallStacks = field(default_factory=CallStacks)
     patches: Patches = field(default_factory=Patches)
     wrappers: Wrappers = field(default_factory=Wrappers)
 
@@ -141,6 +144,14 @@ def _install_torch_cuda(on: Opening) -> None:
     install_accelerator(on.patches)
     install_covariance(on.patches, on.recorder)
     install_overrides(on.patches, on.recorder, on.gpu, on.on_tracked_query)
+
+
+def _install_profiler(on: Opening) -> None:
+    profilers = ProgramProfilers(
+        on.recorder, on.gpu, on.price, on.host, lambda: on.clock, on.stacks, on.rank,
+        lambda: _follow_operators(on.recorder.operators),
+    )  # fmt: skip
+    install_profiler(on.patches, profilers)
 
 
 def _install_distributed(on: Opening) -> None:
@@ -215,8 +226,9 @@ def _start_recording(on: Opening) -> None:
     recorder.hooks.start(on.undo)
     if on.virtual_time:
         install_virtual_time(on.patches, recorder, on.clock)
+    on.undo.callback(recorder.operators.stop)
     if on.with_operators:
-        _follow_operators(on.undo, recorder.operators)
+        _follow_operators(recorder.operators)
     on.undo.enter_context(RecordingMode(recorder))
 
 
@@ -226,6 +238,7 @@ _INSTALLERS: tuple[Callable[[Opening], None], ...] = (
     _install_torch_cuda,
     lambda on: install_packages(on.patches, on.recorder),
     lambda on: install_modules(on.patches, on.recorder),
+    _install_profiler,
     _install_distributed,
     lambda on: install_generators(on.patches, on.recorder),  # one for each GPU of the ranks
     lambda on: install_nested(on.patches, on.recorder),
@@ -239,10 +252,9 @@ _INSTALLERS: tuple[Callable[[Opening], None], ...] = (
 )
 
 
-def _follow_operators(undo: ExitStack, operators: OperatorCalls) -> None:
+def _follow_operators(operators: OperatorCalls) -> None:
     """Operators that the dispatcher calls around ops are recorded, where that is possible."""
     if not record_functions_failure():
-        undo.callback(operators.stop)
         operators.start(RecordFunctions(operators.begins))
 
 

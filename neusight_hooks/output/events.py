@@ -16,7 +16,8 @@ from neusight.timeline.operators.tree import shown_positions, with_operators
 from neusight.timeline.spans import HostSpan, KernelSpan, StepSpan, Timeline
 
 _NS_PER_US = 1000.0
-_KINDS = ("op", "operator", "node", "annotation", "compiled", "launch", "event", "sync")
+_KINDS = ("op", "operator", "node", "annotation", "compiled")
+_RUNTIME_KINDS = ("launch", "event", "sync")
 _THREADS = {"main": 1, "autograd": 2}
 
 
@@ -36,6 +37,33 @@ def event_list(
     from torch.autograd import profiler_util
 
     untyped: Any = profiler_util  # torch's own constructors have no annotations
+    listed = untyped.EventList(
+        function_events(timeline, gpu, memory, operators=operators),
+        use_device="cuda",
+        profile_memory=memory is not None,
+        with_flops=True,
+    )
+    listed._build_tree()
+    return listed
+
+
+def function_events(
+    timeline: Timeline,
+    gpu: GPU,
+    memory: MemoryTimeline | None = None,
+    *,
+    operators: bool = False,
+    step_names: Mapping[int, str] | None = None,
+    shows_host: bool = True,
+    shows_device: bool = True,
+) -> list[Any]:
+    """What `event_list` lists, each with no parent so far. Without `shows_host` that is calls of
+    the runtime and kernels, without `shows_device` neither; steps that have one of `step_names`, by
+    number, are events, too."""
+    from torch.autograd import profiler_util
+
+    untyped: Any = profiler_util  # torch's own constructors have no annotations
+    kinds = (*(_KINDS if shows_host else ()), *(_RUNTIME_KINDS if shows_device else ()))
     steps: Sequence[StepSpan] = _steps_of(timeline)
     growth = Counter[int]() if memory is None else _growth(timeline, memory, steps)
     if operators:
@@ -50,10 +78,16 @@ def event_list(
         )
         for step in steps
         for position in range(step.first_host, step.last_host)
-        if timeline.host[position].kind in _KINDS
+        if timeline.host[position].kind in kinds
     }
+    frames = [
+        untyped.FunctionEvent(**_step_fields(step, name))
+        for step in steps
+        if shows_host and (name := (step_names or {}).get(step.replay.index))
+    ]
     device_events: list[Any] = []
-    for index in (i for step in steps for i in range(step.first_kernel, step.last_kernel)):
+    shown_steps = steps if shows_device else ()
+    for index in (i for step in shown_steps for i in range(step.first_kernel, step.last_kernel)):
         span = timeline.kernels[index]
         name = launched_name(kernel_display_name(span.kernel, span.estimate, gpu), span)
         owner = events.get(span.op)
@@ -67,14 +101,7 @@ def event_list(
                 **_device_fields(name, span),
             )
         )
-    listed = untyped.EventList(
-        [*events.values(), *device_events],
-        use_device="cuda",
-        profile_memory=memory is not None,
-        with_flops=True,
-    )
-    listed._build_tree()
-    return listed
+    return [*frames, *events.values(), *device_events]
 
 
 def _named_on(gpu: GPU, timeline: Timeline) -> Callable[[HostSpan], HostSpan]:
@@ -104,6 +131,21 @@ def _host_fields(position: int, span: HostSpan) -> dict[str, Any]:
         "sequence_nr": _sequence_of(span),
         "flops": 0,
         "is_user_annotation": span.kind == "annotation",
+    }
+
+
+def _step_fields(step: StepSpan, name: str) -> dict[str, Any]:
+    """Of what frames a step; tables count all steps as one name."""
+    return {
+        "id": -step.replay.index,
+        "name": f"{name.partition('#')[0]}*",
+        "trace_name": name,
+        "thread": _THREADS["main"],
+        "start_us": step.start_ns / _NS_PER_US,
+        "end_us": step.end_ns / _NS_PER_US,
+        "use_device": "cuda",
+        "stack": [],
+        "is_user_annotation": True,
     }
 
 

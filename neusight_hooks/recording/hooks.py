@@ -32,7 +32,7 @@ from neusight.recording.recording import stepped_optimizer
 from neusight.recording.repeats.calls import RepeatedCalls
 from neusight.recording.steps.cutter import StepCutter
 from neusight.recording.storages import StorageWatch
-from neusight.recording.tape import Tape
+from neusight.recording.tape import Listeners, Tape
 from neusight.recording.tensor import ForecastMode
 
 #: What torch.compile puts between a module and what it wraps it in.
@@ -66,6 +66,8 @@ class ProgramHooks:
         self.made: dict[str, CallStack] = {}
         #: What enters the program's steps.
         self.inputs = inputs
+        #: Called where a step of torch's profiler begins, with its name, and ("") where it ends.
+        self.on_profiler_step = Listeners[[str]]()
         self._in_function = False
         #: Outermost modules that returned since the last compiled function was called.
         self._num_calls = 0
@@ -261,12 +263,19 @@ class ProgramHooks:
 
     def enter_annotation(self, name: str) -> None:
         """A record_function begins."""
-        if not self.is_elsewhere and not name.startswith(_PROFILER_STEP):
+        if self.is_elsewhere:
+            return
+        if name.startswith(_PROFILER_STEP):
+            self.on_profiler_step(name)
+        else:
             self._tape.mark("annotation_begin", name)
 
     def leave_annotation(self, name: str, *, failed: bool) -> None:
         """It ends, by an exception where `failed`."""
-        if self.is_elsewhere or name.startswith(_PROFILER_STEP):
+        if self.is_elsewhere:
+            return
+        if name.startswith(_PROFILER_STEP):
+            self.on_profiler_step("")
             return
         self._tape.mark("annotation_end", name)
         if stepped_optimizer(name) and self._optimizers:

@@ -114,6 +114,7 @@ class Recorder:
         )
         functions = PythonFunctions(stacks) if stacks is not None and with_functions else None
         self.operators = OperatorCalls(self.tape, self.mode, lambda: bool(self.doing), functions)
+        self.cutter.writer.shows_functions = functions is not None
         self.cutter.on_step.subscribe(StepsToFollow(self.operators).step_ends)
         self.fake_kernels = FakeKernels(self.mode, self.devices)
         self.pinned = PinnedMemory(self.mode)
@@ -121,7 +122,8 @@ class Recorder:
         self.invention = Invention()
         self.repeats = RepeatedCalls(
             self.mode, self.tape, self.attribution, self.storages, self.known, self.invention,
-            self.handlers, lambda: self.cutter.may_skip_calls,
+            self.handlers,
+            lambda: self.cutter.may_skip_calls and not self.operators.is_profiled,
         )  # fmt: skip
         self.hooks = ProgramHooks(
             self.mode, self.tape, self.attribution, self.storages, self.cutter, self.inputs,

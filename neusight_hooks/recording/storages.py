@@ -174,6 +174,15 @@ class StorageWatch:
                 self._watches.pop(key, None)
         self._alive.discard(number)
 
+    def alive(self) -> list[TapedAlloc]:
+        """The storages that exist now, in the order in which they were made."""
+        storages = {number: self._watches[key]() for key, number in self._numbers.items()}
+        return [
+            TapedAlloc(number, storage.nbytes())
+            for number, storage in sorted(storages.items())
+            if storage is not None
+        ]
+
     def is_alive(self, number: int) -> bool:
         """Whether the storage of that number still exists."""
         return number in self._alive

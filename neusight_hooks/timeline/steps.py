@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from itertools import groupby
 from typing import NamedTuple
@@ -13,6 +14,14 @@ from neusight.timeline.host import HostProfile
 from neusight.timeline.launches import Pricing
 from neusight.timeline.scheduler import Scheduler
 from neusight.timeline.spans import InputSpan, KernelSpan, StepSpan, Timeline
+from neusight.timeline.streams import Streams
+
+
+class Moment(NamedTuple):
+    """The host's time at some moment of a program, and what its streams hold then."""
+
+    host_ns: int
+    streams: Streams
 
 
 class StepEnd(NamedTuple):
@@ -121,11 +130,17 @@ def _as_in_a_loop(steps: Sequence[StepSpan]) -> Iterator[StepSpan]:
 
 
 def schedule(
-    recording: Recording, price: Pricing, host: HostProfile, *, stretch_ns: Sequence[int] = ()
+    recording: Recording,
+    price: Pricing,
+    host: HostProfile,
+    *,
+    stretch_ns: Sequence[int] = (),
+    since: Moment | None = None,
 ) -> Timeline:
     """The recording placed in time: what the host does when, and which kernel runs when.
 
-    `stretch_ns` is what its kernels, in order of launch, take beyond their estimates.
+    `stretch_ns` is what its kernels, in order of launch, take beyond their estimates. A recording
+    of what a program did `since` a moment has in its first step what was allocated before.
 
     >>> from neusight.timeline.host import PLAIN
     >>> from neusight.recording.recording import HostWork, Step
@@ -142,6 +157,9 @@ def schedule(
         scheduler.feed(passage.through(replay))
         ends.append(StepEnd(scheduler.device_ns, scheduler.streams.gaps_ns - gaps_ns))
         scheduler.cut()
+        if since is not None and replay.index == 0:
+            scheduler.lane.now_ns, scheduler.streams = since.host_ns, deepcopy(since.streams)
+            scheduler.streams.end_step()
     return passage.timeline(ends)
 
 

@@ -82,6 +82,11 @@ class Streams:
 
     # -- events
 
+    @property
+    def last_event(self) -> int:
+        """The highest number of an event of this step; 0 where there is none."""
+        return max(self._events, default=0)
+
     def event_ns(self, event: int) -> int:
         """When an event of this step happens; KeyError if it was not recorded."""
         return self._events[event]

@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 import torch.distributed as dist
-from torch_names import Uses, uses_by_package
+from torch_names import Uses, packages, uses_by_package
 
 import neusight
 from neusight.compatibility import torch_internals
@@ -23,7 +23,6 @@ from neusight.compatibility.torch_internals import (
 from neusight.integrations.cli.main import main
 from neusight.predictors.errors import UnsupportedTorchError
 
-USES = uses_by_package()
 #: Private names of Python and of other packages that the sources use, and parts of names.
 NOT_OF_TORCH = {
     *(
@@ -67,9 +66,9 @@ def is_listed(dotted: str, rows: list[TorchInternal]) -> bool:
     )
 
 
-@pytest.mark.parametrize("package", sorted(USES))
+@pytest.mark.parametrize("package", sorted(packages()))
 def test_every_private_name_of_torch_in_the_sources_is_in_the_table(package: str) -> None:
-    uses, rows = USES[package], rows_of(package)
+    uses, rows = uses_by_package()[package], rows_of(package)
     last = {part for row in rows for part in row.name.split(".")}
 
     dotted = [f"{place} {name}" for name, place in uses.dotted.items() if not is_listed(name, rows)]
@@ -87,7 +86,7 @@ def test_every_row_of_the_table_is_used_where_it_says() -> None:
 
 
 def is_used(row: TorchInternal) -> bool:
-    uses = USES.get(row.package, Uses())
+    uses = uses_by_package().get(row.package, Uses())
     below = (f"{row.name}.", row.name)
     return (
         row.name in uses.dotted

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from neusight.failure import failure_of
 from neusight.integrations.program.guard.landlock import is_available
 from neusight.integrations.program.options import ProgramOptions
 from neusight.integrations.program.program import Program
@@ -48,6 +50,25 @@ def test_the_program_reads_which_gpus_its_user_set(
     text = "import os\nassert os.environ['CUDA_VISIBLE_DEVICES'] == '2,3'\n"
 
     assert recorded(program(tmp_path, text), H100, OPTIONS).outcome == Outcome()
+
+
+def test_an_error_of_a_program_that_was_ended_is_none_of_its_own(tmp_path: Path) -> None:
+    text = """import torch
+model = torch.nn.Linear(8, 8).cuda()
+optimizer = torch.optim.SGD(model.parameters())
+with torch.profiler.profile():
+    for step in range(1000):
+        model(torch.ones(8, 8, device="cuda")).sum().backward()
+        optimizer.step()
+    finished = True
+print(finished)
+"""
+
+    found = recorded(program(tmp_path, text), H100, replace(OPTIONS, steps=2))
+
+    assert found.outcome == Outcome(stopped_early=True)
+    assert found.recording is not None
+    assert failure_of(found.recording) == ""
 
 
 def test_kernels_are_those_of_the_version_of_torch_that_is_stated(tmp_path: Path) -> None:

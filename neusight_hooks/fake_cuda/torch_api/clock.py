@@ -8,6 +8,7 @@ import threading
 import time
 import timeit
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from neusight.recording.tape import (
     TapedOp,
 )
 from neusight.timeline.scheduler import Scheduler
+from neusight.timeline.steps import Moment
 
 if TYPE_CHECKING:
     from neusight.recording.recorder import Recorder
@@ -67,6 +69,10 @@ class SimulatedClock:
         """What the program's clock shows now, from the start of the block."""
         self._recorder.tape.drain()
         return self._scheduler.host_ns
+
+    def now(self) -> Moment:
+        """The host's time now, and what the streams hold."""
+        return Moment(self.host_ns, deepcopy(self._scheduler.streams))
 
     def event_us(self, event: int) -> float:
         """When an event is reached on its stream."""

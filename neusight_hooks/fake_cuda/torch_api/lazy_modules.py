@@ -42,6 +42,8 @@ _OF_PLAIN: dict[str, Callable[..., Any]] = {
 }
 #: The module whose functions ask whether an operand is an expression of sympy.
 _PRIMS = "torch._prims_common"
+#: Hooks of FSDP2, which Dynamo must leave alone at each call.
+_FSDP_HOOKS = "torch.distributed.fsdp._fully_shard._fsdp_common"
 #: Where torch keeps what `torch._disable_dynamo` made of a function (torch/_compile.py).
 _DISABLED = "__dynamo_disable"
 
@@ -235,11 +237,18 @@ class _LazyDynamo(LazyModule):
         super().__init__(_DYNAMO, {"disable": self._disable, "graph_break": _graph_break})
         self.__dict__["_waiting"] = []
 
+    def __getattr__(self, name: str) -> Any:
+        if not self.is_loaded and (name, _caller()) in _PARTS_OF_DYNAMO:
+            return _PARTS_OF_DYNAMO[name, _caller()]
+        return super().__getattr__(name)
+
     def _disable(
         self, function: Any = None, recursive: bool = True, *args: Any, **kwargs: Any
     ) -> Any:
         """As `torch._dynamo.disable`: for torch itself, which asks with `wrapping=False`, it waits
         for Dynamo; for a program it loads it."""
+        if _caller() == _FSDP_HOOKS:
+            return function
         if kwargs != {"wrapping": False} or args or function is None:
             self.load()
             return self.disable(function, recursive, *args, **kwargs)
@@ -266,11 +275,39 @@ class _LazySympy(LazyModule):
     """sympy: as long as it is not there, no operand is an expression."""
 
     def __getattr__(self, name: str) -> Any:
-        if name == "Basic" and not self.is_loaded and not self.is_loading:
-            asking = sys._getframe(1).f_globals.get("__name__")
-            if asking == _PRIMS:
-                return _NoExpression
+        if name == "Basic" and not (self.is_loaded or self.is_loading) and _caller() == _PRIMS:
+            return _NoExpression
         return super().__getattr__(name)
+
+
+def _caller() -> str | None:
+    """The module that asks for a name."""
+    return sys._getframe(2).f_globals.get("__name__")
+
+
+class _TraceRules:
+    """Of `torch._dynamo.trace_rules` before its code is run."""
+
+    @staticmethod
+    def clear_lru_cache() -> None:
+        """There is nothing to clear."""
+
+
+class _Utils:
+    """Of `torch._dynamo.utils` before its code is run."""
+
+    @staticmethod
+    def get_optimize_ddp_mode() -> str:
+        """The setting, of which "python_reducer" alone is for programs that are not compiled."""
+        return str(importlib.import_module(_DYNAMO_CONFIG).optimize_ddp)
+
+
+#: What torch's modules ask of parts of Dynamo in programs that compile nothing: before a process
+#: group is made, and where DDP begins.
+_PARTS_OF_DYNAMO = {
+    ("trace_rules", "torch.distributed.distributed_c10d"): _TraceRules,
+    ("utils", "torch.nn.parallel.distributed"): _Utils,
+}
 
 
 class _NoExpression:

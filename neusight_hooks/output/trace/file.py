@@ -47,6 +47,7 @@ class TraceOptions(TypedDict, total=False):
     profile_memory: bool
     with_modules: bool
     with_operators: bool
+    step_names: Mapping[int, str] | None
     notes: Mapping[str, object] | None
 
 
@@ -98,6 +99,7 @@ def trace_text(
     profile_memory: bool = True,
     with_modules: bool = True,
     with_operators: bool = True,
+    step_names: Mapping[int, str] | None = None,
     notes: Mapping[str, object] | None = None,
 ) -> TraceText:
     """The content of a trace file, in the schema of `torch.profiler`'s `export_chrome_trace`.
@@ -107,7 +109,8 @@ def trace_text(
     The GPU has the number that it has on its host, where there are `gpus_per_node` (0: as many as
     there are ranks). Times count from `begins_ns`, which ranks that are read together share; None:
     from before the first step shown.
-    `with_operators` shows what the dispatcher calls around ops and below them, too.
+    `with_operators` shows what the dispatcher calls around ops and below them, too. `step_names`
+    are the names of the steps that have one, by number (None: `ProfilerStep#N` of each).
     `notes` joins the key "neusight", which says that this is a forecast.
     """
     shown_memory = memory if profile_memory else None
@@ -143,8 +146,9 @@ def trace_text(
     log = EventLog(rank=rank, device=local_rank, base_ns=base_ns)
     device = DeviceLanes(log, shown, gpu, collectives)
     host = HostLanes(
-        log, device, shown, collectives, record_shapes=record_shapes, with_modules=with_modules
-    )
+        log, device, shown, collectives, record_shapes=record_shapes, with_modules=with_modules,
+        step_names=step_names,
+    )  # fmt: skip
     of_rank = f", rank {rank} of {world_size}" if world_size > 1 else ""
     gpu_name = f"{gpu.name} (forecast){of_rank}"
     events = _events(log, device, host, timeline, steps, shown_memory, gpu_name)
@@ -195,7 +199,7 @@ def write_trace(
     when it cannot be written. Equal forecasts give equal files.
     """
     header, events = trace_text(timeline, memory, gpu, **options)
-    _save(Path(path), header, events)
+    save_trace_text(path, header, events)
 
 
 def save_trace(path: str | Path, trace: Mapping[str, object]) -> None:
@@ -204,10 +208,12 @@ def save_trace(path: str | Path, trace: Mapping[str, object]) -> None:
     header = {key: value for key, value in trace.items() if key != "traceEvents"}
     with _plain_json(target):
         events = compact_json(trace["traceEvents"])
-    _save(target, header, events)
+    save_trace_text(target, header, events)
 
 
-def _save(target: Path, header: Mapping[str, object], events: str) -> None:
+def save_trace_text(path: str | Path, header: Mapping[str, object], events: str) -> None:
+    """Writes what `trace_text` gave, as `write_trace` does."""
+    target = Path(path)
     # A reader that looks for the last "]" of the file must find that of traceEvents.
     name = target.name.replace("]", "_")
     with _plain_json(target):

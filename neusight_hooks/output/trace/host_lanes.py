@@ -65,15 +65,14 @@ class HostLanes:
         timeline: Timeline,
         collectives: Collectives,
         *,
-        record_shapes: bool,
-        with_modules: bool,
-    ) -> None:
+        record_shapes: bool, with_modules: bool, step_names: Mapping[int, str] | None = None,
+    ) -> None:  # fmt: skip
         #: Position of a span -> its start and end as they were written.
         self.written: dict[int, tuple[int, int]] = {}
         self._log = log
         self._device = device
         self.timeline = timeline
-        self._collectives = collectives
+        self._collectives, self._step_names = collectives, step_names
         self._modules = _Modules() if with_modules else None
         self._spans = timeline.host
         self._names: dict[str, str] = {}
@@ -92,9 +91,10 @@ class HostLanes:
 
     def step(self, step: StepSpan) -> None:
         """All of a step: its frame, its spans in order, the annotations over its kernels."""
-        self._step_id = self._log.new_id()
-        around = (step.start_ns, step.end_ns - APART_NS)
-        self._complete("user_annotation", _step_span(step), *around, self._step_id)
+        self._step_id, start, end = self._log.new_id(), step.start_ns, step.end_ns - APART_NS
+        if name := step_name(step, self._step_names):
+            frame = HostSpan("annotation", name, start, 0)
+            self._complete("user_annotation", frame, start, end, self._step_id)
         kernels = self.timeline.kernels[step.first_kernel : step.last_kernel]
         starts = self._device.starts_of(kernels, step.start_ns)
         if not self._repeat(step, starts):
@@ -389,6 +389,7 @@ class _Modules:
         return known
 
 
-def _step_span(step: StepSpan) -> HostSpan:
-    """What frames a step, as the profiler's schedule names it."""
-    return HostSpan("annotation", f"ProfilerStep#{step.replay.index}", step.start_ns, 0)
+def step_name(step: StepSpan, names: Mapping[int, str] | None) -> str:
+    """What frames a step, as the profiler's schedule names it; "" where nothing does."""
+    index = step.replay.index
+    return f"ProfilerStep#{index}" if names is None else names.get(index, "")

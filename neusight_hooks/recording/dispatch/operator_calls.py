@@ -71,6 +71,7 @@ class OperatorSource(Protocol):
         ...
 
 
+# Over 300 lines: what is followed when, and what of it is the program's, is decided in one place.
 class OperatorCalls:
     """Follows which operators run, and writes their begins and ends to the tape.
 
@@ -92,6 +93,8 @@ class OperatorCalls:
         self.is_listening = False
         #: Whether an op is answered: what that calls is not the program's.
         self.is_answering = False
+        #: Whether they are followed whatever the program repeats: its profiler shows them.
+        self.is_profiled = False
         self._is_elsewhere = is_elsewhere
         self._functions = functions
         self._tape = tape
@@ -132,7 +135,7 @@ class OperatorCalls:
 
     def follow(self, wanted: bool) -> None:
         """Follows operators from now on, if there is a source of them, or no longer."""
-        wanted = wanted and self._num_seen < _MOST_SEEN
+        wanted = (wanted or self.is_profiled) and self._num_seen < _MOST_SEEN
         if self._source is None or wanted == self.is_on:
             return
         self.is_on = wanted
@@ -141,10 +144,23 @@ class OperatorCalls:
         self._running.clear()
         self._num_unseen = 0
         self._history.begin()
-        writer = self._writer()
-        if self._functions is not None:
-            writer = self._functions.with_calls(writer, self._tape.entries)
-        self._tape.write_calls(writer if wanted else None)
+        self._tape.write_calls(self._writer() if wanted else None)
+
+    def profile(self, functions: PythonFunctions | None) -> None:
+        """Follows operators until `end_profile`, with these Python functions around them."""
+        self.is_profiled = True
+        self._functions = self._functions or functions
+        self.follow(True)
+        if self.is_on:
+            self._tape.before_entry = self._writer()
+
+    def end_profile(self, functions: PythonFunctions | None) -> None:
+        """What was profiled ends, with the functions that were shown for it."""
+        self.is_profiled = False
+        if functions is not None and self._functions is functions:
+            self._functions = None
+        if self.is_on:
+            self._tape.before_entry = self._writer()
 
     def _listen(self, wanted: bool) -> None:
         assert self._source is not None
@@ -175,7 +191,9 @@ class OperatorCalls:
                 self._num_unseen, self._unseen_in = len(self._unseen()), _node_of(op)
                 self._listen(True)
 
-        return entry_comes
+        if self._functions is None:
+            return entry_comes
+        return self._functions.with_calls(entry_comes, self._tape.entries)
 
     def _follow_entry(self, key: Key, op: TapedOp | None) -> None:
         """An entry comes that is new, or may be."""

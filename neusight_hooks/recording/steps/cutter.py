@@ -64,6 +64,9 @@ _OPS_OF_LONG_METHOD = 50_000
 #: such a call is taken for a part of their cycle: an agent acts, and they learn from what it saw.
 _CALLS_BEFORE_UPDATES = 3
 
+#: Steps beyond enough ones that the first results of the program's profiler are waited for.
+_STEPS_FOR_PROFILER = 100
+
 #: Calls without gradients before an update that may be of a teacher; more are of a rollout.
 _FEW_CALLS = 4
 
@@ -93,6 +96,9 @@ class StepCutter:
         self.backward_seen = False
         #: While a CUDA graph is captured nothing happens yet.
         self.is_paused = False
+        #: Set while the program's profiler has no results yet: it is not ended before that, unless
+        #: that takes long.
+        self.waits_for_profiler = False
         #: Called once, instead of ending the script, where there are enough steady steps.
         self.on_enough = Listeners[[]]()
         #: Called after each step, and whether it equals the one before.
@@ -515,10 +521,11 @@ class StepCutter:
             return
         trains = self._folded.num_train > 0 or self._optimizers.any_alive
         counted = self._folded.num_train if trains else self._folded.num_eval
-        if counted > self._steady_steps and self.on_enough:
+        wanted = self._steady_steps + (_STEPS_FOR_PROFILER if self.waits_for_profiler else 0)
+        if counted > wanted and self.on_enough:
             self._steady_steps = None
             self.on_enough()
-        elif counted > self._steady_steps:
+        elif counted > wanted:
             self.is_stopped = True
             self._raise_again()
 

@@ -28,6 +28,7 @@ from neusight.recording.tape import (
     TapedAlloc,
     TapedCall,
     TapedFree,
+    TapedFunctions,
     TapedInput,
     TapedOp,
     TapeEntry,
@@ -41,16 +42,21 @@ class StepWriter:
     """Writes steps in the order in which they ended.
 
     Storages, events and autograd's numbers count from the start of the step; equal calls of ops
-    become one object.
+    become one object. The last event before the first step is `last_event`. `is_second` says that
+    another one writes the same entries, too: then that one keeps what storages are for.
     """
 
-    def __init__(self, storages: StorageWatch) -> None:
+    def __init__(
+        self, storages: StorageWatch, *, last_event: int = 0, is_second: bool = False
+    ) -> None:
         #: The number of the step that is written next.
         self.index = 0
         #: What storages of steps before turned out to be for.
         self.late_kinds: dict[Home, StorageKind] = {}
         #: The operators around the entries that were written last.
         self.operators: Sequence[Operator] = ()
+        #: Whether Python functions are among them, if they were recorded.
+        self.shows_functions = True
         self._storages = storages
         self._homes: dict[int, Home] = {}
         self._calls: dict[object, OpCall] = {}
@@ -58,8 +64,10 @@ class StepWriter:
         self._repeated: dict[tuple[RepeatedCall, int], list[Entry]] = {}
         self._last: list[TapeEntry] = []
         self._last_freed: dict[int, Home] = {}
-        self._last_event = 0
-        storages.on_kind.subscribe(self._kind_known)
+        self._last_event = last_event
+        self._is_second = is_second
+        if not is_second:
+            storages.on_kind.subscribe(self._kind_known)
 
     def write(self, taped: list[TapeEntry]) -> tuple[Entry, ...]:
         """The entries of one step."""
@@ -122,7 +130,8 @@ class StepWriter:
             if isinstance(entry, TapedOp):
                 entries.append(self.call_of(entry, base))
             elif isinstance(entry, AROUND_ENTRIES):
-                runs.append((start + len(entries), entry))
+                if self.shows_functions or not isinstance(entry, TapedFunctions):
+                    runs.append((start + len(entries), entry))
             elif isinstance(entry, TapedAlloc):
                 entries.append(self._alloc_of(entry, ordinal))
                 ordinal += 1
@@ -186,7 +195,8 @@ class StepWriter:
     def _free_of(self, number: int) -> list[Free]:
         """None for a storage that was refused, or made before a step that was taken back."""
         home = self._homes.pop(number, None)
-        self._storages.forget_kind(number)
+        if not self._is_second:
+            self._storages.forget_kind(number)
         if home is None:
             return []
         if home[0] != self.index:

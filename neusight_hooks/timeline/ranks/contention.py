@@ -39,7 +39,7 @@ from neusight.timeline.host import HostProfile
 from neusight.timeline.launches import Pricing
 from neusight.timeline.ranks.together import schedule_together
 from neusight.timeline.spans import KernelSpan, Timeline
-from neusight.timeline.steps import schedule
+from neusight.timeline.steps import Moment, schedule
 
 _NS_PER_US = 1000.0
 
@@ -48,11 +48,21 @@ _SENDS = frozenset({"c10d::send", "_c10d_functional::isend"})
 _RECEIVES = frozenset({"c10d::recv_", "c10d::recv_any_source_", "_c10d_functional::irecv"})
 
 
-def schedule_beside(recording: Recording, price: Pricing, host: HostProfile, gpu: GPU) -> Timeline:
-    """The recording placed in time, and once more where its kernels overlap others."""
-    first = schedule(recording, price, host)
+def schedule_beside(
+    recording: Recording,
+    price: Pricing,
+    host: HostProfile,
+    gpu: GPU,
+    *,
+    since: Moment | None = None,
+) -> Timeline:
+    """The recording placed in time, and once more where its kernels overlap others; `since` as in
+    `schedule`."""
+    first = schedule(recording, price, host, since=since)
     stretch_ns = stretches(first.kernels, gpu, _rules_of(recording))
-    return schedule(recording, price, host, stretch_ns=stretch_ns) if any(stretch_ns) else first
+    if not any(stretch_ns):
+        return first
+    return schedule(recording, price, host, stretch_ns=stretch_ns, since=since)
 
 
 def schedule_together_beside(

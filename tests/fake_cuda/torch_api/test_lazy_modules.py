@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from neusight.fake_cuda.torch_api.lazy_modules import LazyModule, install_lazy, load_lazy_modules_in
+from warm_python import run_python
 
 NAME = "package_that_is_late"
 
@@ -146,3 +147,30 @@ def test_an_eager_program_loads_no_compiler_and_a_compiled_one_does() -> None:
         "compiled True",
         "after False",
     ], ran.stderr
+
+
+DISTRIBUTED = """
+import sys
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+import neusight
+
+with neusight.forecast_on("H100", world_size=2):
+    dist.init_process_group("nccl")
+    for wrap in (nn.parallel.DistributedDataParallel, fully_shard):
+        model = wrap(nn.Linear(8, 8).cuda())
+        model(torch.ones(4, 8, device="cuda")).sum().backward()
+    print("torch._dynamo.utils" in sys.modules)
+    torch._dynamo.trace_rules
+    print("torch._dynamo.utils" in sys.modules)
+"""
+
+
+def test_a_model_is_shared_by_ranks_without_the_compiler(tmp_path: Path) -> None:
+    (tmp_path / "ranks.py").write_text(DISTRIBUTED)
+
+    ran = run_python("ranks.py", cwd=tmp_path)
+
+    assert ran.stdout.splitlines() == ["False", "True"], ran.stderr

@@ -255,6 +255,33 @@ def test_this_does_not_cut_the_step_of_an_optimizer(train: Callable[[], None]) -
     assert shape_of(forecast_of(train))[:2] == trained(4)
 
 
+@pytest.mark.parametrize(("wait", "num_steps"), [(2, 5), (6, 9)])
+def test_a_program_ends_early_only_after_the_first_results_of_its_profiler(
+    wait: int, num_steps: int
+) -> None:
+    plan = torch.profiler.schedule(wait=wait, warmup=1, active=1)
+    done: list[str] = []
+
+    def train() -> None:
+        net = model()
+        optimizer = sgd(net)
+        with torch.profiler.profile(
+            schedule=plan, on_trace_ready=lambda _: done.append("results")
+        ) as prof:
+            for _ in range(1000):
+                update(optimizer, net)
+                prof.step()
+        done.append("behind the block")
+        update(optimizer, net)
+        done.append("another step")
+
+    steps, stopped = recorded(train, steady_steps=3)
+
+    assert done == ["results", "behind the block"]
+    assert stopped is EnoughSteps
+    assert count(steps, "train") == num_steps
+
+
 # -- validation and inference ----------------------------------------------------------------------
 
 

@@ -1,0 +1,1 @@
+"""The program's own profilers, which show the forecast of what runs meanwhile."""

@@ -1,0 +1,248 @@
+"""The program's own torch.profiler: it shows the forecast of what runs in its window.
+
+Torch makes its tables, calls its handlers and follows its schedule as ever. Kineto, the library in
+C++ that would give it events and write its file, sees no GPU here and is not started.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
+
+import torch
+from torch.autograd import profiler
+from torch.profiler import ProfilerActivity
+
+from neusight.fake_cuda.patching import Patches
+from neusight.fake_cuda.profiling.results import ProfileResults, Shown
+from neusight.predictors.gpu import GPU
+from neusight.recording.call_stack import CallStacks
+from neusight.recording.dispatch.python_functions import PythonFunctions
+from neusight.recording.recording import Recording, Step
+from neusight.recording.steps.window import Window
+from neusight.recording.tape import EnoughSteps
+from neusight.timeline.host import HostProfile
+from neusight.timeline.launches import Pricing
+from neusight.timeline.ranks.contention import schedule_beside
+from neusight.timeline.spans import Timeline
+from neusight.timeline.steps import Moment
+
+if TYPE_CHECKING:
+    from neusight.fake_cuda.distributed.rank import Rank
+    from neusight.fake_cuda.torch_api.clock import SimulatedClock
+    from neusight.recording.recorder import Recorder
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_NO_MEMORY_TIMELINE = (
+    "export_memory_timeline() of the program's profiler writes nothing in a forecast: "
+    "`neusight run --html FILE` and export_memory_snapshot() of the forecast have its memory"
+)
+_NO_SWITCHING = (
+    "toggle_collection_dynamic() of the program's profiler does nothing in a forecast: all of what "
+    "it was made to show is shown"
+)
+
+
+class _OpenWindow(NamedTuple):
+    """A window, what the streams held when it opened, and what is to be shown of it."""
+
+    window: Window
+    since: Moment
+    shown: Shown
+
+
+class ProgramProfilers:
+    """The profilers that the program runs, each with the window that it has open."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        gpu: GPU,
+        price: Pricing,
+        host: HostProfile,
+        clock: Callable[[], SimulatedClock],
+        stacks: CallStacks,
+        rank: Rank | None,
+        follow_operators: Callable[[], None],
+    ) -> None:
+        self.recorder = recorder
+        self.clock = clock
+        #: What the program adds to the file of the window that opened last, by name.
+        self.metadata: dict[str, object] = {}
+        self._gpu = gpu
+        self._price = price
+        self._host = host
+        self._stacks = stacks
+        self._rank = rank
+        self._follow_operators = follow_operators
+        self._windows: dict[int, _OpenWindow] = {}
+        #: Ends what is recorded for windows alone, when none is open.
+        self._undo = ExitStack()
+        recorder.hooks.on_profiler_step.subscribe(self._step)
+
+    def begin(self, profile: Any) -> None:
+        """A window opens."""
+        recorder, shown = self.recorder, Shown.of(profile)
+        operators, tape = recorder.operators, recorder.tape
+        if not operators.is_possible:
+            self._undo.callback(operators.stop)
+            self._follow_operators()
+        functions = None
+        if shown.stacks and tape.stacks is None:
+            functions = PythonFunctions(self._stacks)
+            self._undo.callback(setattr, tape, "stacks", None)
+            tape.stacks = self._stacks
+        self._undo.callback(operators.end_profile, functions)
+        operators.profile(functions)
+        since = self.clock().now()
+        window = Window(tape, recorder.storages, since.streams.last_event)
+        self._windows[id(profile)] = _OpenWindow(window, since, shown)
+        self.metadata = {}
+
+    def end(self, profile: Any) -> ProfileResults:
+        """It closes: what ran in it. RuntimeError where none is open, as Kineto raises it."""
+        if id(profile) not in self._windows:
+            raise RuntimeError("Can't disable Kineto profiler when it's not running")
+        opened = self._windows.pop(id(profile))
+        steps, step_names = opened.window.end()
+        if not self._windows:
+            self._undo.close()
+        self.recorder.cutter.waits_for_profiler = False
+
+        def schedule(recording: Recording) -> Timeline:
+            return schedule_beside(
+                recording, self._price, self._host, self._gpu, since=opened.since
+            )
+
+        return ProfileResults(
+            self._recording(steps), schedule, self._gpu, opened.shown, step_names, self.metadata
+        )
+
+    def _recording(self, steps: tuple[Step, ...]) -> Recording:
+        rank = self._rank
+        return Recording(
+            steps,
+            gpu=self._gpu.name,
+            torch_version=str(torch.__version__),
+            world_size=1 if rank is None else rank.world_size,
+            rank=0 if rank is None else rank.index,
+            gpus_per_node=1 if rank is None else rank.gpus_per_node,
+            options=dict(self.recorder.options),
+        )
+
+    def _step(self, name: str) -> None:
+        """A step of the profiler's schedule begins, or ("") ends."""
+        for opened in self._windows.values():
+            opened.window.part_begins(name)
+
+
+def install_profiler(patches: Patches, profilers: ProgramProfilers) -> None:
+    """Has torch's profilers show windows of the recording. step() says where steps end."""
+    _install_windows(patches, profilers)
+    _install_schedules(patches, profilers)
+    activities = {ProfilerActivity.CPU, ProfilerActivity.CUDA}
+    for module in (torch.autograd, profiler):
+        patches.set(module, "_supported_activities", lambda: set(activities))
+
+    def add_metadata(key: str, value: str) -> None:
+        profilers.metadata[key] = value
+        with suppress(ValueError):  # of what is no JSON Kineto makes a broken file
+            profilers.metadata[key] = json.loads(value)
+
+    patches.set(torch.autograd, "_add_metadata_json", add_metadata)
+
+
+def _install_windows(patches: Patches, profilers: ProgramProfilers) -> None:
+    untyped: Any = profiler  # torch's own functions have no annotations
+    profile = untyped.profile
+    recorder = profilers.recorder
+    original_leave, original_disable = profile.__exit__, untyped._disable_profiler
+    closing: list[tuple[Any, str | None]] = []  # with the devices that they show
+
+    def prepare(self: Any) -> None:
+        self.entered = True
+        profilers.clock()  # from now on it is known what streams hold
+
+    def start(self: Any) -> None:
+        self.entered = True
+        recorder.cutter.waits_for_profiler = True
+        with recorder.mode.inside():
+            profilers.begin(self)
+
+    def disable() -> Any:
+        if not closing:
+            return original_disable()
+        closed, device = closing[-1]
+        closed.use_device = device
+        with recorder.mode.inside():
+            results = profilers.end(closed)
+        # Tables and files may be asked for when the forecast has ended.
+        closed._parse_kineto_results = _inside(recorder, results.function_events)
+        closed.export_chrome_trace = _inside(recorder, results.save)
+        return results
+
+    def leave(self: Any, kind: Any, error: Any, traceback: Any) -> bool:
+        if self.enabled:
+            closing.append((self, self.use_device))
+            self.use_device = None  # the program without a profiler does not wait for the GPU here
+            try:
+                original_leave(self, kind, error, traceback)
+            finally:
+                self.use_device = closing.pop()[1]
+        return isinstance(error, EnoughSteps)
+
+    def toggle(self: Any, *args: Any) -> None:
+        recorder.warn_once(_NO_SWITCHING)
+
+    patches.set(profile, "_prepare_trace", prepare)
+    patches.set(profile, "_start_trace", start)
+    patches.set(profile, "__exit__", leave)
+    patches.set(profiler, "_disable_profiler", disable)
+    patches.set(profile, "toggle_collection_dynamic", toggle)
+
+
+def _inside(recorder: Recorder, function: Callable[P, R]) -> Callable[P, R]:
+    """The function, as work of neusight's own."""
+
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        with recorder.mode.inside():
+            return function(*args, **kwargs)
+
+    return run
+
+
+def _install_schedules(patches: Patches, profilers: ProgramProfilers) -> None:
+    profile: Any = torch.profiler.profile
+    recorder = profilers.recorder
+    original_start, original_step = profile.start, profile.step
+    original_stop, original_leave = profile.stop, profile.__exit__
+
+    def start(self: Any) -> None:
+        recorder.cutter.waits_for_profiler = True
+        profilers.clock()
+        original_start(self)
+
+    def step(self: Any) -> None:
+        recorder.cutter.explicit_step()
+        original_step(self)
+
+    def stop(self: Any) -> None:
+        original_stop(self)
+        recorder.cutter.waits_for_profiler = False
+
+    def leave(self: Any, kind: Any, error: Any, traceback: Any) -> bool:
+        original_leave(self, kind, error, traceback)
+        return isinstance(error, EnoughSteps)  # what the program does with the results is to run
+
+    def export_memory_timeline(self: Any, *args: Any, **kwargs: Any) -> None:
+        recorder.warn_once(_NO_MEMORY_TIMELINE)
+
+    patches.set(profile, "start", start)
+    patches.set(profile, "step", step)
+    patches.set(profile, "stop", stop)
+    patches.set(profile, "__exit__", leave)
+    patches.set(profile, "export_memory_timeline", export_memory_timeline)

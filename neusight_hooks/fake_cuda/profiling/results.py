@@ -1,0 +1,117 @@
+"""What a profiler of the program shows of a window: a trace file, and the events of its tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from neusight.memory.placement import MemoryTimeline, memory_on
+from neusight.output.events import function_events
+from neusight.output.trace.events import compact_json
+from neusight.output.trace.file import save_trace_text, trace_text
+from neusight.predictors.errors import ForecastStateError
+from neusight.predictors.gpu import GPU
+from neusight.recording.recording import Recording
+from neusight.timeline.spans import Timeline
+
+#: Categories of a trace's events that need ProfilerActivity.CUDA, and those that need CPU.
+_OF_DEVICE = frozenset(
+    {"kernel", "gpu_memcpy", "gpu_memset", "gpu_user_annotation", "cuda_runtime", "cuda_driver",
+     "ac2g"}
+)  # fmt: skip
+_OF_HOST = frozenset(
+    {"cpu_op", "user_annotation", "python_function", "fwdbwd", "cpu_instant_event"}
+)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a profiler of the program was made to show."""
+
+    host: bool
+    device: bool
+    shapes: bool
+    memory: bool
+    stacks: bool
+
+    @staticmethod
+    def of(profile: Any) -> Shown:
+        """What a torch.autograd.profiler.profile was made to show."""
+        return Shown(
+            host=profile.use_cpu,
+            device=profile.use_device == "cuda",
+            shapes=profile.record_shapes,
+            memory=profile.profile_memory,
+            stacks=profile.with_stack,
+        )
+
+
+class ProfileResults:
+    """What torch's profiler keeps in the place of Kineto's results: the forecast of a window."""
+
+    def __init__(
+        self,
+        recording: Recording,
+        schedule: Callable[[Recording], Timeline],
+        gpu: GPU,
+        shown: Shown,
+        step_names: Mapping[int, str],
+        metadata: Mapping[str, object],
+    ) -> None:
+        self._recording = recording
+        self._schedule = schedule
+        self._gpu = gpu
+        self._shown = shown
+        self._step_names = step_names
+        self._metadata = metadata
+
+    @cached_property
+    def _timeline(self) -> Timeline:
+        return self._schedule(self._recording)
+
+    @cached_property
+    def _memory(self) -> MemoryTimeline | None:
+        return memory_on(self._recording, self._gpu) if self._shown.memory else None
+
+    def function_events(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """torch's events, of which it makes its tables."""
+        shown = self._shown
+        found = function_events(
+            self._timeline, self._gpu, self._memory, operators=True, step_names=self._step_names,
+            shows_host=shown.host, shows_device=shown.device,
+        )  # fmt: skip
+        for event in () if shown.shapes else found:
+            event.input_shapes = None
+        return found
+
+    def save(self, path: str, *args: Any, **kwargs: Any) -> None:
+        """Writes the trace, as Kineto does."""
+        shown, recording = self._shown, self._recording
+        header, events = trace_text(
+            self._timeline, self._memory, self._gpu,
+            rank=recording.rank,
+            world_size=recording.world_size,
+            gpus_per_node=recording.gpus_per_node,
+            max_steps=len(recording.steps),
+            record_shapes=shown.shapes,
+            profile_memory=shown.memory,
+            with_modules=shown.stacks,
+            step_names=self._step_names,
+        )  # fmt: skip
+        hidden = {*(() if shown.host else _OF_HOST), *(() if shown.device else _OF_DEVICE)}
+        if hidden:
+            kept = [event for event in json.loads(events) if event.get("cat") not in hidden]
+            events = compact_json(kept)
+        save_trace_text(Path(path), {**self._metadata, **header}, events)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise ForecastStateError(
+            f"Kineto's results have no {name} in a forecast. export_chrome_trace(), events() and "
+            "key_averages() of the program's profiler show it."
+        )
