@@ -179,10 +179,20 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def split(model: Llama, mesh: Any) -> None:
-    """Layers by columns, then rows; what lies between them by the sequence."""
+def split(model: Llama, mesh: Any, *, in_float8: bool) -> None:
+    """Layers by columns, then rows; what lies between them by the sequence, gathered in float8
+    where one scale is all that goes with it."""
+    columns: Any = ColwiseParallel
+    rows: Any = RowwiseParallel
+    prepare: Any = PrepareModuleInput
+    if in_float8:
+        from torchao.float8 import float8_tensor_parallel
+
+        columns = float8_tensor_parallel.Float8ColwiseParallel
+        rows = float8_tensor_parallel.Float8RowwiseParallel
+        prepare = float8_tensor_parallel.PrepareFloat8ModuleInput
     into = {"input_layouts": Shard(1), "desired_input_layouts": Replicate()}
-    out_of = RowwiseParallel(output_layouts=Shard(1))
+    out_of = rows(output_layouts=Shard(1))
     parallelize_module(
         model,
         mesh,
@@ -200,14 +210,14 @@ def split(model: Llama, mesh: Any) -> None:
             mesh,
             {
                 "attention_norm": SequenceParallel(),
-                "attention": PrepareModuleInput(
+                "attention": prepare(
                     input_layouts=(Shard(1), None), desired_input_layouts=(Replicate(), None)
                 ),
-                **{f"attention.{name}": ColwiseParallel() for name in ("wq", "wk", "wv")},
+                **{f"attention.{name}": columns() for name in ("wq", "wk", "wv")},
                 "attention.wo": out_of,
                 "ffn_norm": SequenceParallel(),
-                "feed_forward": PrepareModuleInput(**into),
-                **{f"feed_forward.{name}": ColwiseParallel() for name in ("w1", "w3")},
+                "feed_forward": prepare(**into),
+                **{f"feed_forward.{name}": columns() for name in ("w1", "w3")},
                 "feed_forward.w2": out_of,
             },
         )
@@ -261,7 +271,7 @@ def main() -> None:
     if options.float8 != "none":
         use_float8(model, options.float8)
     if options.tensor > 1:
-        split(model, mesh["tensor"])
+        split(model, mesh["tensor"], in_float8=options.float8 == "tensorwise")
     if options.async_tensor:  # torchtitan, distributed/tensor_parallel.py
         torch._inductor.config._micro_pipeline_tp = True
         enable_symm_mem_for_group(mesh["tensor"].get_group().group_name)
