@@ -170,6 +170,11 @@ class ConvolutionSize(NamedTuple):
     stride: tuple[int, ...]
     direction: Pass
 
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether each channel is a group."""
+        return self.groups == self.in_channels > 1
+
 
 class AttentionSize(NamedTuple):
     """One fused attention over `heads` query heads and `kv_heads` key/value heads."""

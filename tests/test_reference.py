@@ -33,6 +33,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [module.__name__ for module in MODULES])
 def test_the_page_of_a_module_has_all_its_public_names(pages: Path, name: str) -> None:
     page = (pages / f"{name.replace('.', '/')}.html").read_text()
@@ -41,6 +42,7 @@ def test_the_page_of_a_module_has_all_its_public_names(pages: Path, name: str) -
     assert shown >= set(sys.modules[name].__all__)
 
 
+@pytest.mark.slow
 def test_the_first_page_leads_to_the_others(pages: Path) -> None:
     assert "neusight.html" in (pages / "index.html").read_text()
 

@@ -75,6 +75,12 @@ def _written(
     return problems
 
 
+def print_progress(text: str) -> None:
+    """How far a command is, on a terminal."""
+    if sys.stderr.isatty():
+        print(f"neusight: {text}", file=sys.stderr, flush=True)
+
+
 def report_problems(problems: Iterable[str]) -> None:
     """Says on standard error what could not be done."""
     for problem in problems:

@@ -4,22 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from pathlib import Path
 
 from neusight.integrations.cli.sweep import Sweep, SweepPoint, sweep_table, unit_of
 from neusight.integrations.report.curves import ChartCurve, chart
 from neusight.integrations.report.static_page import page_html
-from neusight.predictors.files import write_atomically
 
 _GIB = 2**30
-
-
-def write_sweep_page(
-    path: str, sweep: Sweep, points: Sequence[SweepPoint], *, command: str, date: str
-) -> None:
-    """Writes the page aside and renames it."""
-    page = sweep_html(sweep, points, command=command, date=date)
-    write_atomically(Path(path), page.encode())
 
 
 def sweep_html(

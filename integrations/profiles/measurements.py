@@ -35,8 +35,15 @@ if TYPE_CHECKING:
 
 _HOST_COPIES = ("HtoD", "DtoH")
 
-#: Operators that torch takes apart before a forecast (or a GPU) sees them.
-_TAKEN_APART = frozenset({"aten::linear", "aten::contiguous", "aten::softmax", "aten::log_softmax"})
+#: Operators that torch takes apart before a forecast (or a GPU) sees them; autocast casts what
+#: these are called with.
+_TAKEN_APART = frozenset(
+    {
+        "aten::linear", "aten::contiguous", "aten::softmax", "aten::log_softmax",
+        "aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::conv_transpose1d",
+        "aten::conv_transpose2d", "aten::conv_transpose3d",
+    }
+)  # fmt: skip
 
 #: Ops on lists of tensors by which optimizers step.
 _MULTI_TENSOR = ("aten::_foreach", "aten::_fused", "aten::_amp_foreach")

@@ -11,7 +11,6 @@ from datetime import datetime, timezone
 from functools import cache
 from html import escape
 from importlib.resources import files
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from neusight._version import __version__
@@ -32,32 +31,6 @@ _DETAIL = Detail(num_spans=9000, num_rows=300, num_instances=6000)
 _LEAST_SHARE = 1 / 256
 #: Forecasts that have a part of their own; the table has all.
 _MOST_PARTS = 12
-
-
-def write_html_report(
-    path: str | Path,
-    forecasts: Sequence[Forecast],
-    *,
-    advice: Sequence[Sequence[Advice]] = (),
-    prices: Mapping[str, float] | None = None,
-    command: str = "",
-    date: str = "",
-    labels: Sequence[str] = (),
-    unlike: Sequence[str] | None = None,
-) -> None:
-    """Writes the report aside and renames it; OSError where that cannot be."""
-    from neusight.predictors.files import write_atomically
-
-    page = html_report(
-        forecasts,
-        advice=advice,
-        prices=prices,
-        command=command,
-        date=date,
-        labels=labels,
-        unlike=unlike,
-    )
-    write_atomically(Path(path), page.encode())
 
 
 def html_report(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from pathlib import Path
 
 from neusight.integrations.report.curves import ChartCurve, chart
 from neusight.integrations.report.static_page import page_html
@@ -16,7 +15,6 @@ from neusight.integrations.serving.screen import (
     slo_text,
 )
 from neusight.integrations.serving.service import LoadPoint, Server
-from neusight.predictors.files import write_atomically
 from neusight.serving.figures import Slo
 from neusight.serving.scheduler import BOUNDS, StepRecord
 
@@ -53,20 +51,6 @@ _TERMS = (
     ("Limited by", "compute: arithmetic; memory: reading weights; kv: attention over the cache; "
                    "network: communication between GPUs; host: the server's own CPU time"),
 )  # fmt: skip
-
-
-def write_serving_page(
-    path: str,
-    points: Sequence[LoadPoint],
-    highest: Sequence[tuple[Server, LoadPoint | None]],
-    *,
-    slo: Slo,
-    command: str = "",
-    date: str = "",
-) -> None:
-    """Writes the page aside and renames it."""
-    page = serving_page(points, highest, slo=slo, command=command, date=date)
-    write_atomically(Path(path), page.encode())
 
 
 def serving_page(

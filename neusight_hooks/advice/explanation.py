@@ -219,16 +219,12 @@ def _algorithm_text(kernel: Kernel, estimate: Estimate, gpu: GPU) -> str:
     if isinstance(kernel.size, ConvolutionSize):
         if is_winograd(replace(kernel, compute=unit), gpu):
             return f"Winograd in {unit} on {units}"
-        how = "direct, a group a channel" if _is_depthwise(kernel.size) else "implicit product"
+        how = "direct, a group a channel" if kernel.size.is_depthwise else "implicit product"
         chosen = ", the fastest of cuDNN's (benchmark)" if kernel.variant == "fastest" else ""
         return f"{how} in {unit} on {units}{chosen}"
     if isinstance(kernel.size, AttentionSize):
         return f"{kernel.variant or 'fused attention'} in {unit} on {units}"
     return ""
-
-
-def _is_depthwise(size: ConvolutionSize) -> bool:
-    return size.groups > 1 and size.groups == size.in_channels
 
 
 def _unit(kernel: Kernel, gpu: GPU) -> str:

@@ -190,7 +190,7 @@ def _convolution(kernel: Kernel, size: ConvolutionSize, estimate: Estimate, gpu:
     role = {"forward": "fprop", "data_gradient": "dgrad", "weight_gradient": "wgrad"}
     direction = role[size.direction]
     memory = "nhwc" if kernel.layout == "channels_last" else "nchw"
-    if size.groups == size.in_channels > 1:
+    if size.is_depthwise:
         return _depthwise_convolution(kernel, size, direction)
     architecture = {7: "sm70", 8: "sm80", 9: "sm90"}.get(gpu.compute_capability[0], "sm100")
     if kernel.compute in ("fp32", "fp64"):

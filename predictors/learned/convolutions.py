@@ -226,7 +226,7 @@ def _has_fast_fp64(gpu: GPU) -> bool:
 #: Convolutions in all forms: images and volumes, groups, either layout, three dtypes.
 _FORMS: tuple[_Column, ...] = (
     ("log_groups", lambda seen: _log(seen.groups)),
-    ("is_depthwise", lambda seen: _flags([_is_depthwise(size) for size in seen.sizes])),
+    ("is_depthwise", lambda seen: _flags([size.is_depthwise for size in seen.sizes])),
     ("is_volume", lambda seen: _flags([len(size.kernel) > 2 for size in seen.sizes])),
     ("is_dilated", lambda seen: _flags([one.variant == "dilated" for one in seen.kernels])),
     (
@@ -250,6 +250,23 @@ GROUPS_FEATURES: Features[_Convolutions] = Features(
     _convolutions_of,
 )
 
+#: Steps of pixels in which planes of NCHW images fill vectors.
+_PIXEL_STEPS = (4, 8)
+
+
+def _pixel_column(step: int) -> _Column:
+    return (
+        f"pixels_mod_{step}",
+        lambda seen: np.mod(seen.output.prod(axis=0), step) / step,
+    )
+
+
+#: cuDNN's of images without groups on Hopper, whose transforms depend on what planes fill.
+HOPPER_FEATURES: Features[_Convolutions] = Features(
+    (*GROUPS_FEATURES.columns, *(_pixel_column(step) for step in _PIXEL_STEPS)),
+    _convolutions_of,
+)
+
 #: MIOpen.
 MIOPEN_FEATURES: Features[_Convolutions] = Features(
     (
@@ -263,7 +280,3 @@ MIOPEN_FEATURES: Features[_Convolutions] = Features(
     ),
     _convolutions_of,
 )
-
-
-def _is_depthwise(size: ConvolutionSize) -> bool:
-    return size.groups > 1 and size.groups == size.in_channels

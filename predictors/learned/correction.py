@@ -33,6 +33,7 @@ from neusight.predictors.kernel import (
 from neusight.predictors.learned.convolutions import (
     CONVOLUTION_FEATURES,
     GROUPS_FEATURES,
+    HOPPER_FEATURES,
     MIOPEN_FEATURES,
 )
 from neusight.predictors.learned.features import (
@@ -109,6 +110,7 @@ FAMILIES: dict[str, Features[Any]] = {
     "convolution_fp32": CONVOLUTION_FEATURES,
     "convolution_miopen": MIOPEN_FEATURES,
     "convolution_groups": GROUPS_FEATURES,
+    "convolution_hopper": HOPPER_FEATURES,
     "convolution_volta": CONVOLUTION_FEATURES,
     "rows_fp32": ROW_FEATURES,
     "collective": COLLECTIVE_FEATURES,
@@ -193,10 +195,12 @@ _FP32_ROWS = frozenset({"softmax", "layer_norm"})
 
 def _convolution_family(kernel: Kernel, size: ConvolutionSize, gpu: GPU) -> str | None:
     """MIOpen's in all forms. Groups on data centre GPUs with TF32, as an H100 ran them under torch
-    2.11 (on an L40S the physics is nearer: data/kernelbench 7 against 8 to 20 %). Of cuDNN's images
-    without groups or dilation: where algorithms are found by trial as data/deepbench has them, on
-    ordinary cores of GPUs without TF32 and on Volta's tensor cores; else as data/paper_fp32, in
-    FP32: 3 x 3, forward, without a stride."""
+    2.11 (on an L40S the physics is nearer: data/kernelbench 7 against 8 to 20 %). Images without
+    groups on Hopper's tensor cores, as H100 and H200 ran them (of the other GPUs in that data L40S
+    gains by that network and A100 loses). Elsewhere cuDNN's images without groups or dilation:
+    where algorithms are found by trial as data/deepbench has them, on ordinary cores of GPUs
+    without TF32 and on Volta's tensor cores; else as data/paper_fp32, in FP32: 3 x 3, forward,
+    without a stride."""
     if min(size[:4]) < 1 or min(*size.input, *size.output) < 1:
         return None
     if gpu.vendor == "amd":
@@ -211,6 +215,8 @@ def _convolution_family(kernel: Kernel, size: ConvolutionSize, gpu: GPU) -> str 
             and kernel.compute in _GROUP_UNITS
         )
         return "convolution_groups" if is_known and not shares_lanes(gpu) else None
+    if gpu.compute_capability[0] == _HOPPER and size.groups == 1 and len(size.kernel) <= 2:
+        return "convolution_hopper" if kernel.compute in _TENSOR_UNITS else None
     if not is_plain or kernel.compute not in ("fp32", "fp16"):
         return None
     if kernel.variant == "fastest" and gpu.compute_capability < _AMPERE:
@@ -222,7 +228,8 @@ def _convolution_family(kernel: Kernel, size: ConvolutionSize, gpu: GPU) -> str 
 
 
 _MIOPEN_UNITS = ("fp32", "fp16", "bf16")
-_GROUP_UNITS = ("tf32", *_MIOPEN_UNITS)
+_TENSOR_UNITS = ("tf32", "fp16", "bf16")
+_GROUP_UNITS = (*_TENSOR_UNITS, "fp32")
 _AMPERE = (8, 0)
 _HOPPER = 9
 

@@ -138,6 +138,16 @@ RECIPES: dict[str, Recipe] = {
         unseen_batch_rows=256,
         jitter=0.1,
     ),
+    "convolution_hopper": Recipe(
+        ("convolution",),
+        hidden=(128, 128),
+        bound=1.5,
+        epochs=60,
+        batch_rows=256,
+        unseen_epochs=40,
+        unseen_batch_rows=256,
+        jitter=0.2,
+    ),
     "convolution_miopen": Recipe(
         ("conv",),
         bound=4.0,

@@ -289,10 +289,12 @@ def behaviour(*arguments: str) -> dict[str, str]:
     return answers
 
 
+@pytest.mark.slow
 def test_torch_behaves_afterwards_as_if_nothing_had_been() -> None:
     assert behaviour("forecast") == behaviour()
 
 
+@pytest.mark.slow
 def test_libraries_that_keep_answers_are_asked_again() -> None:
     assert behaviour("forecast", "transformers") == behaviour()
 

@@ -72,6 +72,22 @@ def test_convolutions_are_trained_where_they_were_measured() -> None:
     assert origins == ["trained", *["physics"] * len(others)]
 
 
+@pytest.mark.parametrize("compute", ["tf32", "fp16", "bf16"])
+def test_images_are_trained_on_hoppers_tensor_cores(compute: str) -> None:
+    dtype = {"tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}[compute]
+    image = ConvolutionSize(8, 64, 64, 1, (28, 28), (28, 28), (3, 3), (1, 1), "forward")
+    volume = image._replace(input=(8, 28, 28), output=(8, 28, 28), kernel=(3,) * 3, stride=(1,) * 3)
+
+    def family(gpu: str, size: ConvolutionSize = image, unit: str = compute) -> str | None:
+        return family_of(Kernel.convolution(size, dtype=dtype, compute=unit), find_gpu(gpu))
+
+    assert {family(name) for name in ("H100", "H100-PCIE", "H200")} == {"convolution_hopper"}
+    assert {family(name) for name in ("A100", "L40S", "B200")} == {None}
+    assert family("H100", size=volume) is None
+    assert family("H100", size=image._replace(groups=2)) == "convolution_groups"
+    assert family("H100", unit="fp32") in (None, "convolution_fp32")
+
+
 def test_attention_is_trained_where_its_library_was_measured() -> None:
     def origin(name: Variant, gpu_name: str, *, backward: bool = False) -> str:
         kernel = Kernel.attention(

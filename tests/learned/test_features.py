@@ -11,7 +11,11 @@ import pytest
 
 from neusight.predictors import GPU, Kernel, KernelClass, Tiled, find_gpu
 from neusight.predictors.kernel import ConvolutionSize
-from neusight.predictors.learned.convolutions import CONVOLUTION_FEATURES, MIOPEN_FEATURES
+from neusight.predictors.learned.convolutions import (
+    CONVOLUTION_FEATURES,
+    HOPPER_FEATURES,
+    MIOPEN_FEATURES,
+)
 from neusight.predictors.learned.correction import FAMILIES
 from neusight.predictors.learned.features import (
     ATTENTION_FEATURES,
@@ -170,6 +174,16 @@ def test_miopens_convolutions_say_groups_layout_and_dimensions() -> None:
         is_depthwise=1.0, is_volume=1.0, is_dilated=1.0, is_channels_last=1.0, is_fp16=1.0,
         is_bf16=0.0, is_data_gradient=1.0, is_cdna_2=1.0, is_rdna=0.0,
     )  # fmt: skip
+    assert chosen(found, list(expected)) == expected
+
+
+def test_hoppers_convolutions_say_whether_planes_fill_vectors() -> None:
+    size = ConvolutionSize(2, 12, 12, 1, (17, 17), (17, 17), (1, 1), (1, 1), "forward")
+    kernel = Kernel.convolution(size, dtype="float16")
+
+    found = columns_of(HOPPER_FEATURES, kernel, time_of(10.0))
+
+    expected = {"pixels_mod_4": 289 % 4 / 4, "pixels_mod_8": 289 % 8 / 8, "is_fp16": 1.0}
     assert chosen(found, list(expected)) == expected
 
 

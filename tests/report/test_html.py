@@ -21,7 +21,7 @@ from torch import nn
 import neusight
 from neusight.advice.advice import Advice
 from neusight.forecast import Forecast
-from neusight.integrations.report.html import html_report, report_date, write_html_report
+from neusight.integrations.report.html import html_report, report_date
 from neusight.integrations.report.page.colours import KINDS
 from neusight.predictors.errors import OptionError
 from neusight.predictors.gpu import GPU, find_gpu
@@ -364,21 +364,10 @@ def test_many_forecasts_share_a_page() -> None:
     assert text.count("<h3>Modules</h3>") == 12
 
 
-def test_it_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    (tmp_path / "folder").write_text("a file")
-
-    write_html_report(tmp_path / "a" / "r.html", [program()])
-    with pytest.raises(OSError):
-        write_html_report(tmp_path / "folder" / "r.html", [program()])
-
-    assert (tmp_path / "a" / "r.html").read_text().endswith("</html>\n")
-    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["r.html"]
-
-
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here to open the page with")
 def test_a_browser_draws_the_page_and_runs_nothing_else(hostile: Forecast, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
-    write_html_report(path, [hostile], advice=[ADVICE])
+    path.write_text(html_report([hostile], advice=[ADVICE]))
 
     done = subprocess.run(
         [CHROMIUM or "", "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr",

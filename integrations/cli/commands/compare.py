@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from neusight.exit_codes import ExitCode
 from neusight.integrations.cli.arguments import add_options
-from neusight.integrations.cli.files import report_problems, tried, write_json, write_text
+from neusight.integrations.cli.files import (
+    print_progress,
+    report_problems,
+    tried,
+    write_json,
+    write_text,
+)
 from neusight.integrations.program.program import Program
 from neusight.predictors.errors import OptionError
 from neusight.predictors.terminal_text import fitted
@@ -66,7 +72,9 @@ def add_arguments(compare: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, program: Program | None) -> int:
     """Prints what differs and writes what was asked for; the exit code."""
     if options.html:
-        _date_of_report()  # what is wrong with it is said before anything is run
+        from neusight.integrations.report.html import report_date
+
+        report_date()  # what is wrong with it is said before anything is run
     if options.git is not None:
         return _run_revisions(options, program)
     if options.first is None or options.second is None:
@@ -114,23 +122,17 @@ def _print_pair(options: argparse.Namespace, pair: Pair, program: Program | None
 
 
 def _write_html(path: str, pair: Pair, command: str) -> None:
-    from neusight.integrations.report.html import write_html_report
+    from neusight.integrations.report.html import html_report, report_date
 
     sides = (pair.first, pair.second)
-    write_html_report(
-        path,
+    page = html_report(
         [side.forecast for side in sides],
         labels=[side.title for side in sides],
         unlike=[f"These are {warning}" for warning in pair.warnings],
         command=command,
-        date=_date_of_report(),
+        date=report_date(),
     )
-
-
-def _date_of_report() -> str:
-    from neusight.integrations.report.html import report_date
-
-    return report_date()
+    write_text(path, page)
 
 
 def _written(
@@ -220,16 +222,11 @@ def _run_revisions(options: argparse.Namespace, program: Program | None) -> int:
         )
     request = RevisionRequest(options.git, program, options.gpu, _program_options(options),
                               tuple(options.link))  # fmt: skip
-    with pair_of_revisions(request, report_progress=_report_progress) as pair:
+    with pair_of_revisions(request, report_progress=print_progress) as pair:
         if isinstance(pair, str):
             print(f"neusight: {pair}", file=sys.stderr)
             return ExitCode.SCRIPT_FAILED
         return _print_pair(options, pair, program)
-
-
-def _report_progress(text: str) -> None:
-    if sys.stderr.isatty():
-        print(f"neusight: {text}", file=sys.stderr, flush=True)
 
 
 def _program_options(options: argparse.Namespace) -> Any:

@@ -26,6 +26,7 @@ from neusight.integrations.cli.files import (
     tried,
     write_chakra_traces,
     write_json,
+    write_text,
     write_traces,
 )
 from neusight.integrations.cli.hints import no_cuda_hint
@@ -328,14 +329,12 @@ def _swept(request: RunRequest, sweep: Sweep) -> list[SweepPoint]:
 
 def _write_sweep_page(request: RunRequest, sweep: Sweep, points: Sequence[SweepPoint]) -> list[str]:
     """Writes the curves; what could not be written."""
-    from neusight.integrations.cli.sweep_page import write_sweep_page
+    from neusight.integrations.cli.sweep_page import sweep_html
 
     path = request.html
     assert path is not None
-    problems = tried(
-        lambda: write_sweep_page(path, sweep, points, command=request.command, date=request.date),
-        path,
-    )
+    page = sweep_html(sweep, points, command=request.command, date=request.date)
+    problems = tried(lambda: write_text(path, page), path)
     if not problems:
         print(f"\nreport: {path}")
     return problems
@@ -488,16 +487,16 @@ def _write(
 def _write_html(
     path: str, request: RunRequest, forecasts: list[Forecast], advice: list[list[Advice]]
 ) -> None:
-    from neusight.integrations.report.html import write_html_report
+    from neusight.integrations.report.html import html_report
 
-    write_html_report(
-        path,
+    page = html_report(
         forecasts,
         advice=advice,
         prices=request.prices,
         command=request.command,
         date=request.date,
     )
+    write_text(path, page)
 
 
 def _is_requested(trials: list[Trial], reports: list[MemoryReport]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from neusight.exit_codes import ExitCode
-from neusight.integrations.cli.files import report_problems, tried, write_json
+from neusight.integrations.cli.files import report_problems, tried, write_json, write_text
 from neusight.integrations.cli.screen import coloured
 from neusight.predictors.errors import OptionError
 from neusight.timeline.host import HOST_HELP
@@ -415,10 +415,11 @@ def _write_page(
     highest: Highest,
 ) -> None:
     from neusight.integrations.report.html import report_date
-    from neusight.integrations.serving.page import write_serving_page
+    from neusight.integrations.serving.page import serving_page
 
     command = shlex.join(["neusight", *options.own_words])
-    write_serving_page(path, points, highest, slo=request.slo, command=command, date=report_date())
+    page = serving_page(points, highest, slo=request.slo, command=command, date=report_date())
+    write_text(path, page)
 
 
 def _write_trace(path: str, points: list[LoadPoint]) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from neusight.fake_cuda.patching import Patches
+from neusight.fake_cuda.torch_api.native.aliases import called_late
 
 #: Functions of torch.accelerator, by what torch.cuda calls them.
 _SAME_AS = {
@@ -37,17 +37,12 @@ def install_accelerator(patches: Patches) -> None:
     for name, of_cuda in _SAME_AS.items():
         for module in (torch.accelerator, getattr(torch.accelerator, "memory", None)):
             if hasattr(module, name):
-                patches.set(module, name, _called_late(of_cuda))
+                patches.set(module, name, called_late(of_cuda))
     patches.set(torch._C, "_accelerator_getDeviceCapability", _capability)
     if hasattr(torch.accelerator, "Graph"):
         patches.set(torch.accelerator, "Graph", _graph_class())
     patches.set(torch, "Stream", _standing_for(torch.Stream, torch.cuda.Stream))
     patches.set(torch, "Event", _standing_for(torch.Event, torch.cuda.Event))
-
-
-def _called_late(name: str) -> Callable[..., Any]:
-    """What torch.cuda's function of this name does when it is called."""
-    return lambda *args, **kwargs: getattr(torch.cuda, name)(*args, **kwargs)
 
 
 def _capability(device_index: int) -> dict[str, Any]:

@@ -137,10 +137,6 @@ def _transform(spec: TensorSpec, name: str) -> Kernel:
     )
 
 
-def _is_depthwise(size: ConvolutionSize) -> bool:
-    return size.groups > 1 and size.groups == size.in_channels
-
-
 #: Depthwise convolutions of NCHW images in float16 that go to cuDNN all the same: these filters
 #: over so many channels, with a stride of 2 where there is one image or many channels, no dilation
 #: (use_cudnn_depthwise, Convolution.cpp, whose table has 256 channels of large images, too).
@@ -177,7 +173,7 @@ def _needs_transforms(size: ConvolutionSize, dtype: str, channels_last: bool) ->
     pixel are matrix products as they are (Cijk kernels of miopen_convolution on MI300X).
     """
     is_product = size.groups == 1 and prod(size.kernel) == prod(size.stride) == 1
-    return dtype in _HALF and not channels_last and not _is_depthwise(size) and not is_product
+    return dtype in _HALF and not channels_last and not size.is_depthwise and not is_product
 
 
 def _variant(size: ConvolutionSize, math: MathMode, dilation: Sequence[int]) -> Variant:

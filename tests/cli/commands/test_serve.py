@@ -401,7 +401,8 @@ def test_a_checkpoint_with_fewer_bits_is_served_with_them_unless_others_are_stat
     (tmp_path / "config.json").write_text(json.dumps(config))
     out = tmp_path / "out.json"
 
-    assert serve(str(tmp_path), "--gpu", "H100", *words, "--json", str(out)) == ExitCode.OK
+    few = ("--requests", "5", "--output", "5")
+    assert serve(str(tmp_path), "--gpu", "H100", *few, *words, "--json", str(out)) == ExitCode.OK
 
     [point] = json.loads(out.read_text())["points"]
     assert point["quantization"] == expected

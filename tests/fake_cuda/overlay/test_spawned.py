@@ -36,7 +36,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("way", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    "way", ["fork", pytest.param("spawn", marks=pytest.mark.slow), "forkserver"]
+)
 def test_a_child_sees_and_changes_the_same_store(way: str, tmp_path: Path) -> None:
     (tmp_path / "worker.py").write_text(WORKER)
     (tmp_path / "script.py").write_text(SCRIPT)

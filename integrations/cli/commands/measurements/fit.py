@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from typing import TYPE_CHECKING
 
 from neusight.exit_codes import ExitCode
+from neusight.integrations.cli.files import print_progress
 from neusight.predictors.errors import OptionError
 from neusight.predictors.registry import DEFAULT_PREDICTOR
-
-if TYPE_CHECKING:
-    pass
 
 HELP = "fit the trained predictors to measured kernels"
 DESCRIPTION = (
@@ -73,14 +69,8 @@ def _fit_published(options: argparse.Namespace, folder: str) -> None:
 
     fit = fit_neusight if options.predictor == "neusight" else fit_habitat
     effort = {"seed": options.seed, "width": options.width, "without": options.without}
-    scores = fit(folder, options.out, **effort, progress=_print_progress)
+    scores = fit(folder, options.out, **effort, progress=print_progress)
     for kind, errors in scores.items():
         print(f"{kind}:")
         for gpu, error in errors.items():
             print(f"  {gpu:<40} {error:6.1%} on held-out shapes")
-
-
-def _print_progress(text: str) -> None:
-    """How far it is, on a terminal."""
-    if sys.stderr.isatty():
-        print(f"neusight: {text}", file=sys.stderr, flush=True)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from neusight.exit_codes import ExitCode
-from neusight.integrations.cli.files import report_problems, tried, write_json
+from neusight.integrations.cli.files import print_progress, report_problems, tried, write_json
 from neusight.predictors.registry import require_predictor
 
 HELP = "forecast measured workloads, and score the forecasts"
@@ -48,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
         predictor=options.predictor,
         calibration=options.calibration,
         only=options.only,
-        progress=_print_progress,
+        progress=print_progress,
     )
     print(found.table())
     problems: list[str] = []
@@ -56,9 +55,3 @@ def run(options: argparse.Namespace) -> int:
         problems = tried(lambda: write_json(options.json, found.to_json()), options.json)
     report_problems(problems)
     return ExitCode.WRONG_USE if problems else ExitCode.OK
-
-
-def _print_progress(text: str) -> None:
-    """How far it is, on a terminal: a workload takes some seconds."""
-    if sys.stderr.isatty():
-        print(f"neusight: {text}", file=sys.stderr, flush=True)

@@ -39,7 +39,7 @@ def install_same_names(patches: Patches, recorder: Recorder) -> None:
     """They answer until `patches.restore()`, each as torch.cuda does when it is called."""
     core: Any = torch._C
     for name, of_cuda in _SAME_AS.items():
-        patches.set(core, name, _called_late(of_cuda))
+        patches.set(core, name, called_late(of_cuda))
     observers: list[Callable[..., object]] = []
 
     def stream_data(number: int) -> tuple[int, int, int]:
@@ -64,7 +64,8 @@ def install_same_names(patches: Patches, recorder: Recorder) -> None:
         patches.set(core, name, answer)
 
 
-def _called_late(name: str) -> Callable[..., Any]:
+def called_late(name: str) -> Callable[..., Any]:
+    """What torch.cuda's function of this name does when it is called."""
     return lambda *args, **kwargs: getattr(torch.cuda, name)(*args, **kwargs)
 
 

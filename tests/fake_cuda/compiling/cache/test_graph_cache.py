@@ -237,6 +237,7 @@ def test_a_guarded_program_writes_its_entries_really(
     assert list((tmp_path / "work").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_what_is_reported_of_choices_by_timing_is_reported_again(own_folder: Path) -> None:
     def warnings(gpu: str) -> list[str]:
         with neusight.forecast_on(gpu) as forecast, torch.no_grad():
