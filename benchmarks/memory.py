@@ -7,7 +7,7 @@
 Three sources: the operator chains of data/fused_ops_baselines (allocated), the whole models of
 data/e2e_published_dev.csv (allocated or reserved, as their authors' scripts read it), and
 memory_published.csv: tables of older releases of torch and the memory events of two profiles. Used
-is what nvidia-smi tells: reserved and context. What cannot be run here is listed with its reason.
+is what nvidia-smi shows: reserved and context. What cannot be run here is listed with its reason.
 `--max-memory` verdicts are beside each row: one that ran within its GPU must not be told "does not
 fit", and one that ran out must not be told "fits".
 """
@@ -70,7 +70,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """What tells it apart."""
+        """What distinguishes it."""
         return f"{self.program} {self.settings} {self.gpu} {self.metric}"
 
 

@@ -33,8 +33,8 @@ _FIXED = "_neusight_pairs"
 
 
 def calls_of(events: Iterable[Event]) -> Calls:
-    """Which meetings each annotated call takes part in, as its kernel or what is recorded within it
-    tells."""
+    """Which meetings each annotated call takes part in, by its kernel or what is recorded
+    within it."""
     spans: dict[Any, list[Event]] = defaultdict(list)
     annotated: dict[Any, list[Event]] = defaultdict(list)
     calls: Calls = {}

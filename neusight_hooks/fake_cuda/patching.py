@@ -128,7 +128,7 @@ class Patches:
         originals: dict[object, object] = {}
         for change in self._changes:
             if isinstance(change.value, _KEPT) and isinstance(change.before, _KEPT):
-                # One value may stand for several: the name tells them apart.
+                # One value may stand for several: the name distinguishes them.
                 originals[id(change.value), change.name] = change.before
                 originals.setdefault(id(change.value), change.before)
         for module, names in _names_of_modules():

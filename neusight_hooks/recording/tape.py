@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Generic, NamedTuple, ParamSpec, cast
 
@@ -519,7 +519,9 @@ def _is_cpu_work(entry: TapeEntry) -> bool:
     return isinstance(entry, HostWork) and entry.name == CPU_WORK
 
 
-def _expanded(entries: Iterable[TapeEntry]) -> list[SingleEntry]:
+def _expanded(entries: list[TapeEntry]) -> list[SingleEntry]:
+    if TapedCall not in set(map(type, entries)):  # of tens of thousands mostly none
+        return cast("list[SingleEntry]", entries)
     found: list[SingleEntry] = []
     for entry in entries:
         if isinstance(entry, TapedCall):

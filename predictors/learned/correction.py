@@ -235,7 +235,7 @@ _HOPPER = 9
 
 
 def _attention_family(kernel: Kernel, size: AttentionSize, gpu: GPU) -> str | None:
-    """Forward attention by a library measured on that architecture, or the same on its kin."""
+    """Forward attention by a library measured on that architecture, or on a similar one."""
     majors = _ATTENTION_MAJORS.get(kernel.variant, ())
     if gpu.compute_capability[0] not in majors or not gpu.has_matrix_unit(kernel.compute):
         return None

@@ -2,7 +2,7 @@
 
 Only additions, products, quotients and square roots of float64, in a stated order: no matrix
 library, whose sums differ between processors, and no exp or log of one. The activation is an
-algebraic kin of GELU, x/2 (1 + x/√(1+x²)), for the same reason.
+algebraic relative of GELU, x/2 (1 + x/√(1+x²)), for the same reason.
 """
 
 from __future__ import annotations

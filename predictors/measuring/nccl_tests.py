@@ -1,4 +1,4 @@
-"""What nccl-tests print (all_reduce_perf and its kin), as measurements of a cluster."""
+"""What nccl-tests print (all_reduce_perf and the like), as measurements of a cluster."""
 
 from __future__ import annotations
 

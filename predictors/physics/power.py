@@ -42,7 +42,7 @@ class Silicon(NamedTuple):
 #: Left out one GPU at a time, its energy taken from its architecture's others, else from the
 #: process of the other architectures: FP32 of A100 -2 %, H100 PCIe -4, V100 -13, L40S -17, T4 and
 #: P4 +-23 (0.8 for all: T4 +63, L40S +33, H100 PCIe +11); 16 bit of H100, H200, B200, B300, GB200
-#: within 6 %, without kin A100 -10, A40 +14, L40S +45 (a constant: 1 to 21 %).
+#: within 6 %, alone in their architecture A100 -10, A40 +14, L40S +45 (a constant: 1 to 21 %).
 _NVIDIA: dict[tuple[int, int], Silicon] = {
     (6, 0): Silicon(1733.0, fp32_pj=25.0, matrix_pj=10.0),
     (7, 0): Silicon(1530.0, fp32_pj=15.0, matrix_pj=3.0),

@@ -63,7 +63,7 @@ class Recipe(NamedTuple):
     #: Epochs of the networks for unseen GPUs.
     unseen_epochs: int = 10
     batch_rows: int = 512
-    #: Rows of a batch for unseen GPUs: larger ones learn less of single GPUs by heart.
+    #: Rows of a batch for unseen GPUs: larger ones fit single GPUs less.
     unseen_batch_rows: int = 2048
     learning_rate: float = 4e-3
     weight_decay: float = 1e-3
@@ -71,8 +71,8 @@ class Recipe(NamedTuple):
     carries_over: bool = True
     #: The bound for unseen GPUs, where it is tighter.
     unseen_bound: float | None = None
-    #: Noise added to the standardized features, and for unseen GPUs: against learning single GPUs
-    #: by heart.
+    #: Noise added to the standardized features, and for unseen GPUs: against overfitting to single
+    #: GPUs.
     jitter: float = 0.02
     unseen_jitter: float = 0.2
     #: Where a tenth of the shapes is too few to calibrate on: so many networks calibrate, each on
@@ -550,7 +550,7 @@ def _left_out_in_turn(
     rows: Sequence[Rows], family: str, *, seed: int, progress: Callable[[float], None]
 ) -> dict[bool, list[tuple[Network, Rows, Rows]]]:
     """Networks that never saw some GPUs, and the rows of those GPUs, with their own constants and
-    with prior ones; by whether the network saw kin of them."""
+    with prior ones; by whether the network saw others of their architecture."""
     splits = _splits_of(rows)
     pairs: dict[bool, list[tuple[Network, Rows, Rows]]] = {True: [], False: []}
     for index, (is_related, is_left_out) in enumerate(splits):
@@ -572,8 +572,8 @@ def _left_out_in_turn(
 def _growing(
     typical: Floats, related: tuple[Floats, Floats] | None, new: tuple[Floats, Floats] | None
 ) -> Floats:
-    """The rows of `Network.spreads` for unseen GPUs, from the widths that were seen on kin and on
-    new architectures: no row is narrower than one that knows more."""
+    """The rows of `Network.spreads` for unseen GPUs, from the widths that were seen on known
+    and on new architectures: no row is narrower than one with more that is known."""
     if related is None and new is None:  # a single GPU
         related = new = (typical * _UNTRIED, typical * _UNTRIED * _UNTRIED)
     related, new = related or new, new or related
@@ -589,7 +589,7 @@ _UNTRIED = 2.0
 
 
 def _splits_of(rows: Sequence[Rows]) -> list[tuple[bool, Callable[[GPU], bool]]]:
-    """What is left out in turn: each GPU that has kin to learn from (True), each architecture."""
+    """What is left out in turn: GPUs whose architecture has others (True), and architectures."""
     known = {part.group.gpu.name: part.group.gpu for part in rows}
     architectures = [architecture_of(gpu) for gpu in known.values()]
     splits = [

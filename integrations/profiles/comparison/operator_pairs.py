@@ -46,19 +46,27 @@ class OperatorPairs:
     """Operators of a step on both sides, paired by name and by place.
 
     `num_by_name` of the measured ones have a partner of the same name, in whatever place;
-    `num_in_place` have one in the same place of the call tree.
+    `num_in_place` have one in the same place of the call tree. `num_excused` have none by name for
+    a known reason: what another torch or another version of the model calls.
     """
 
     num_measured: int
     num_forecast: int
     num_by_name: int
     num_in_place: int
+    num_excused: int = 0
     differences: tuple[OperatorDifference, ...] = ()
 
     @property
     def name_share(self) -> float:
         """The part of the measured operators with a partner of the same name."""
         return self.num_by_name / self.num_measured if self.num_measured else 0.0
+
+    @property
+    def shared_name_share(self) -> float:
+        """The same of those that both sides may have: the excused ones left out."""
+        num_shared = self.num_measured - self.num_excused
+        return self.num_by_name / num_shared if num_shared else 0.0
 
     @property
     def place_share(self) -> float:
@@ -89,12 +97,15 @@ def paired_operators(
     engine = sum(count for name, count in names.items() if name.startswith(_ENGINE))
     our_engine = sum(count for name, count in our_names.items() if name.startswith(_ENGINE))
     if any(has_engine) and not all(has_engine):
-        found.add("", _ENGINE if engine else "", _ENGINE if our_engine else "", engine, our_engine)
+        frames = Counter({name: n for name, n in names.items() if name.startswith(_ENGINE)})
+        ours_only = _ENGINE if our_engine else ""
+        found.add("", _ENGINE if engine else "", ours_only, engine, our_engine, frames)
     return OperatorPairs(
         num_measured=names.total(),
         num_forecast=our_names.total(),
         num_by_name=(names & our_names).total(),
         num_in_place=found.num_paired,
+        num_excused=((names - our_names) & found.excused()).total(),
         differences=found.differences(),
     )
 
@@ -149,6 +160,8 @@ class _Alignment:
     def __init__(self) -> None:
         self.num_paired = 0
         self._found: dict[tuple[str, str, str], list[int]] = {}
+        #: By the same difference, what is measured more often than forecast.
+        self._missing: defaultdict[tuple[str, str, str], Counter[str]] = defaultdict(Counter)
 
     def align(self, real: _Node, ours: _Node) -> None:
         """All of two trees whose roots are partners."""
@@ -170,21 +183,31 @@ class _Alignment:
                 if first.name == second.name:
                     self.num_paired += 1
                 else:
-                    self.add(real.name, first.name, second.name, 1, 1)
+                    own = Counter([first.name])
+                    self.add(real.name, first.name, second.name, 1, 1, own)
                 stack.append((first, second))
 
     def _differ(self, within: str, real: Sequence[_Node], ours: Sequence[_Node]) -> None:
         if real or ours:
-            self.add(within, _shown(real), _shown(ours), _size(real), _size(ours))
+            missing = _names(real) - _names(ours)
+            self.add(within, _shown(real), _shown(ours), _size(real), _size(ours), missing)
 
     def add(
-        self, within: str, measured: str, forecast: str, num_measured: int, num_forecast: int
-    ) -> None:
-        """One more of a kind of difference."""
+        self, within: str, measured: str, forecast: str, num_measured: int, num_forecast: int,
+        missing: Counter[str],
+    ) -> None:  # fmt: skip
+        """One more of a kind of difference; `missing` are measured and not forecast in it."""
+        self._missing[within, measured, forecast] += missing
         sums = self._found.setdefault((within, measured, forecast), [0, 0, 0])
         sums[0] += 1
         sums[1] += num_measured
         sums[2] += num_forecast
+
+    def excused(self) -> Counter[str]:
+        """What is missing for a known reason."""
+        return sum(
+            (names for key, names in self._missing.items() if reason_of(*key)), Counter[str]()
+        )
 
     def differences(self) -> tuple[OperatorDifference, ...]:
         """What differs, the most measured operators first."""
@@ -217,6 +240,10 @@ def _key(name: str) -> str:
 
 def _size(nodes: Iterable[_Node]) -> int:
     return sum(1 + sum(1 for _ in node.names()) for node in nodes)
+
+
+def _names(nodes: Sequence[_Node]) -> Counter[str]:
+    return Counter(name for node in nodes for name in (node.name, *node.names()))
 
 
 def _shown(nodes: Sequence[_Node]) -> str:

@@ -24,6 +24,7 @@ _RESIZED = "torch 1.9 makes and resizes results in the op"
 _DROPPED = "torch 2.11 drops out in cuDNN's attention at any rate, 2.13 at multiples of 1/16"
 _CAST = "autocast casts the weights of a recurrent network in its op, a forecast before it"
 _SHARED = "autograd adds a gradient in place unless its storage is shared, which is not forecast"
+_HEADS = "an older transformers permutes the heads of attention, newer ones transpose them"
 _EXPANDED = "torch expands the bias where no cuBLASLt adds it"
 
 #: The first that fits. Releases are those of profiles and of sources that were compared: what is
@@ -51,7 +52,12 @@ _REASONS = (
     _Reason("autograd::engine::*", "aten::add", "aten::add_", _SHARED),
     _Reason("autograd::engine::*", "aten::add_", "aten::add", _SHARED),
     _Reason("*", "aten::slice", "", "torch 2.6 slices whole dimensions too, 2.11 does not"),
+    _Reason("*", "aten::empty _NoopSaveInputs*", "*",
+            "torch 2.11 keeps the inputs of a checkpoint by a function, 2.13 does not"),
+    _Reason("", "aten::permute*", "*aten::transpose*", _HEADS),
     _Reason("*", "*Backward", "*Backward0", _OLD_NODE),
+    _Reason("", "*Backward aten::add", "*Backward0 aten::add_", _OLD_NODE),
+    _Reason("", "aten::add", "aten::add_", _SHARED),
     _Reason("*", "*Backward1", "*Backward0", _OLD_NODE),
     _Reason("aten::cudnn_convolution*", "*resize_*", "", _RESIZED),
     _Reason("aten::clamp_min_", "aten::clamp_min", "", "torch 1.9 calls clamp_min in its in-place"),

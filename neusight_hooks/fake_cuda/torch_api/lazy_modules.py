@@ -238,9 +238,8 @@ class _LazyDynamo(LazyModule):
         self.__dict__["_waiting"] = []
 
     def __getattr__(self, name: str) -> Any:
-        if not self.is_loaded and (name, _caller()) in _PARTS_OF_DYNAMO:
-            return _PARTS_OF_DYNAMO[name, _caller()]
-        return super().__getattr__(name)
+        part = None if self.is_loaded else _PARTS_OF_DYNAMO.get((name, _caller()))
+        return part or super().__getattr__(name)
 
     def _disable(
         self, function: Any = None, recursive: bool = True, *args: Any, **kwargs: Any
@@ -280,9 +279,9 @@ class _LazySympy(LazyModule):
         return super().__getattr__(name)
 
 
-def _caller() -> str | None:
+def _caller() -> str:
     """The module that asks for a name."""
-    return sys._getframe(2).f_globals.get("__name__")
+    return str(sys._getframe(2).f_globals.get("__name__"))
 
 
 class _TraceRules:

@@ -51,7 +51,7 @@ _COALESCED = "coalesced"
 
 
 def _key(span: KernelSpan) -> tuple[int, int, int]:
-    """Tells kernels of a timeline apart, wherever their ops are."""
+    """Identifies a kernel of a timeline, wherever its op is."""
     return span.correlation, span.stream, span.start_ns
 
 

@@ -24,21 +24,14 @@ def write_memory_events(
 ) -> None:
     """Writes the events of these steps of a timeline, each on the thread of the op around it and
     in the time that the op has where it is `shown` with operators around it."""
-    positions = shown_positions(timeline, steps, shown)
-    starts: list[int] = []
-    ends: list[int] = []
-    places: list[tuple[int, int, int]] = []
-    for step in steps:
-        for position in range(step.first_host, step.last_host):
-            op = timeline.host[position]
-            if op.kind == "op":
-                starts.append(op.start_ns)
-                ends.append(op.end_ns)
-                at = positions.get(position)
-                place = op if at is None else shown.host[at]
-                margin_ns = min(_MARGIN_NS, place.duration_ns // 2)
-                first_ns, last_ns = place.start_ns + margin_ns, place.end_ns - margin_ns
-                places.append((first_ns, last_ns, log.threads[place.thread]))
+    host, positions = timeline.host, shown_positions(timeline, steps, shown)
+    ops = [
+        position
+        for step in steps
+        for position in range(step.first_host, step.last_host)
+        if host[position].kind == "op"
+    ]
+    starts = [host[position].start_ns for position in ops]
     numbers = {step.replay.index for step in steps}
     main, of_device = log.threads["main"], f'"Device Id":{log.device},"Device Type":1'
     for event in memory.events:
@@ -46,12 +39,21 @@ def write_memory_events(
             continue
         time_ns, thread = timeline.memory_ns[event.mark], main
         before = bisect_right(starts, time_ns) - 1
-        if before >= 0 and time_ns <= ends[before]:
-            first_ns, last_ns, thread = places[before]
-            time_ns = max(first_ns, min(time_ns, last_ns))
-        elif event.num_bytes < 0 and 0 <= before < len(places) - 1:
-            around = {places[before][2], places[before + 1][2]}
-            thread = around.pop() if len(around) == 1 else main  # between two ops of backward
+        op = host[ops[before]] if before >= 0 else None
+        if op is not None and time_ns <= op.start_ns + op.duration_ns:
+            at = positions.get(ops[before])
+            place = op if at is None else shown.host[at]
+            margin_ns = place.duration_ns // 2
+            margin_ns = _MARGIN_NS if margin_ns > _MARGIN_NS else margin_ns
+            first_ns = place.start_ns + margin_ns
+            last_ns = place.start_ns + place.duration_ns - margin_ns
+            # For each event, so without min and max, which are calls.
+            time_ns = last_ns if time_ns > last_ns else time_ns
+            time_ns = first_ns if time_ns < first_ns else time_ns
+            thread = log.threads[place.thread]
+        elif event.num_bytes < 0 and op is not None and before < len(ops) - 1:
+            is_between = op.thread == host[ops[before + 1]].thread  # two ops of backward
+            thread = log.threads[op.thread] if is_between else main
         args = (
             f'"Total Reserved":{event.reserved},"Total Allocated":{event.allocated},'
             f'"Bytes":{event.num_bytes},{of_device},"Addr":{event.address},"finished":false'

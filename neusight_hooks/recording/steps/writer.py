@@ -129,14 +129,14 @@ class StepWriter:
                 freed = []
             if isinstance(entry, TapedOp):
                 entries.append(self.call_of(entry, base))
-            elif isinstance(entry, AROUND_ENTRIES):
-                if self.shows_functions or not isinstance(entry, TapedFunctions):
-                    runs.append((start + len(entries), entry))
             elif isinstance(entry, TapedAlloc):
                 entries.append(self._alloc_of(entry, ordinal))
                 ordinal += 1
             elif isinstance(entry, TapedFree):
                 freed += self._free_of(entry.number)
+            elif isinstance(entry, AROUND_ENTRIES):
+                if self.shows_functions or not isinstance(entry, TapedFunctions):
+                    runs.append((start + len(entries), entry))
             elif not isinstance(entry, TapedInput):
                 entries.append(self._with_relative_event(entry, first_event))
             elif entry.is_inference:

@@ -1,5 +1,5 @@
-"""One rank of several on its way through time: its host goes on until it has to wait for a GPU that
-waits for another rank."""
+"""The schedule of one rank of several: its host continues until it has to wait for a GPU that waits
+for another rank."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ HELP = "fit a calibration to a real GPU's profile or measurements"
 DESCRIPTION = (
     "Fit the constants of a GPU, corrections by kernel class and dtype, and the costs of its "
     "host. A correction is kept only where it makes measurements come out nearer that were left "
-    "out of its fit. From what nccl-tests print (all_reduce_perf -b 64K -e 1G -f 4 and its kin, on "
-    "the groups that you use) a topology is made, for --topology."
+    "out of its fit. From what nccl-tests print (all_reduce_perf -b 64K -e 1G -f 4 and the like, "
+    "on the groups that you use) a topology is made, for --topology."
 )
 
 

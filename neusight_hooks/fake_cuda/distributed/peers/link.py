@@ -52,7 +52,7 @@ class Link(Protocol):
     def take(
         self, inboxes: Iterable[Inbox], *, is_any: bool = False, may_be_missing: bool = False
     ) -> dict[int, bytes]:
-        """A letter of each mailbox, by who wrote it; of ranks that are not run none, where that
+        """A message of each inbox, by its sender; of ranks that are not run none, where that
         may be."""
         ...
 
@@ -91,7 +91,7 @@ class _Request:
     def take(
         self, inboxes: Iterable[Inbox], *, is_any: bool = False, may_be_missing: bool = False
     ) -> dict[int, bytes]:
-        """A letter of each mailbox, by who wrote it."""
+        """A message of each inbox, by its sender."""
         wanted = Messages(tuple(inboxes), is_any, may_be_missing)
         found: dict[int, bytes] = self._value(("want", wanted, call_site()))
         return found

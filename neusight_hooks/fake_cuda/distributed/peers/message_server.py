@@ -255,7 +255,7 @@ class MessageServer:
         return box is not None and box.num_read[reader] < box.num_posted
 
     def _read(self, inboxes: Iterable[Inbox], reader: int) -> dict[int, bytes]:
-        """The next letter of each mailbox, by who wrote it."""
+        """The next message of each inbox, by its sender."""
         found = {}
         for inbox in inboxes:
             box = self._inbox_states[inbox]
