@@ -19,6 +19,7 @@ RANKS, ROWS, WIDTH, SPLIT = 4, 2**17, 8192, 2048
 def forecast(name: str) -> neusight.Forecast:
     with neusight.forecast_on("H100", world_size=RANKS) as found:
         join()
+        assert dist.group.WORLD is not None
         group = dist.group.WORLD.group_name
         if name == "fused_all_gather_matmul":
             own = torch.randn(ROWS // RANKS, WIDTH, device="cuda", dtype=torch.bfloat16)
