@@ -78,7 +78,9 @@ Variant = Literal[
 
 #: Names of the copies that cross the host link, and of all that the copy engine or the driver does.
 HOST_COPIES = frozenset({"memcpy_h2d", "memcpy_d2h"})
-COPY_ENGINE_KERNELS = HOST_COPIES | {"memcpy_d2d", "memset"}
+#: Name of a copy from the memory of another GPU of the host.
+PEER_COPY = "memcpy_p2p"
+COPY_ENGINE_KERNELS = HOST_COPIES | {"memcpy_d2d", "memset", PEER_COPY}
 
 #: Name of the product of one time step inside a recurrent network.
 RECURRENT = "recurrent_gemm"
