@@ -27,6 +27,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -99,19 +100,23 @@ class NoRecipe(Exception):
 
 
 def _torchtitan(row: dict[str, str]) -> Run:
-    if "float8" in row["dtype"]:
-        raise NoRecipe("float8 linear layers (torchao)")
-    if "AsyncTP" in row["notes"]:
-        raise NoRecipe("tensor parallel collectives in parts beside products (AsyncTP)")
+    if "cp_" in row["case_id"] and "cp_1-" not in row["case_id"]:
+        raise NoRecipe("context parallel, compiled: another recipe")
     recomputed = "op" if "op" in row["act_ckpt"] else "full"
     how = ("--recompute", recomputed, *(("--compile",) if row["compile"] == "yes" else ()))
+    if "float8" in row["dtype"]:
+        if find_spec("torchao") is None:
+            raise NoRecipe("float8 linear layers: torchao is not installed")
+        how = (*how, "--float8", "rowwise" if "rowwise" in row["dtype"] else "tensorwise")
     shape = ("--batch", row["batch"], "--seq", row["seq_or_res"])
     version = "2.6"
     if "TP 8" in row["notes"]:
         version = "2.8"  # June 2025
         size = row["model"].rpartition("-")[2].lower()
         how = (*how, "--tensor", "8", "--size", f"llama3-{size}")
-    return Run("llama.py", (*shape, *how), _TORCHTITAN_GPU, int(row["n_gpus"]), "", version)
+        how = (*how, *(("--async-tensor",) if "AsyncTP" in row["notes"] else ()))
+    gpu = "H200" if "H200" in row["gpu"] else _TORCHTITAN_GPU
+    return Run("llama.py", (*shape, *how), gpu, int(row["n_gpus"]), "", version)
 
 
 def _llm_foundry(row: dict[str, str]) -> Run:

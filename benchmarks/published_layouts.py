@@ -6,9 +6,10 @@
 
 For each of torchtitan's configurations of Llama 3 the step that it makes (its sequences of each
 rank, on the GPUs that it is a preset for) is laid out, and the place of its own layout among all
-that fit is shown: ranks that split layers, the rest sharded, no pipeline, its sequences at once.
-Throughputs are not compared. The choice of what is recomputed is not of the search: a configuration
-with selective recomputation counts as either.
+that fit is shown: ranks that split layers, the rest sharded, no pipeline, its sequences at once;
+and its place among the ways to share a model, which differ in more than what is worked on at once
+or kept. Throughputs are not compared. The choice of what is recomputed is not of the search: a
+configuration with selective recomputation counts as either.
 """
 
 from __future__ import annotations
@@ -99,11 +100,20 @@ def row_of(found: Configuration, folder: Path, jobs: int) -> list[object]:
     prices = find_layouts(request, in_processes).prices
     own = [place for place, price in enumerate(prices, 1) if _is_of(price.layout, found)]
     best = [price.layout.title for price in prices[:3]]
+    ways = list(dict.fromkeys(_way(price.layout) for price in prices))
+    way = ways.index(_way(prices[own[0] - 1].layout)) + 1 if own else ""
     more = prices[own[0] - 1].step_us / prices[0].step_us - 1.0 if own else None
     return [
         found.name, gpu, world_size, work.tokens, found.tensor, found.batch, found.recompute,
-        own[0] if own else "", len(prices), "" if more is None else f"{100 * more:.1f}", *best,
+        own[0] if own else "", len(prices), way, len(ways),
+        "" if more is None else f"{100 * more:.1f}", *best,
     ]  # fmt: skip
+
+
+def _way(layout: Layout) -> tuple[int, ...]:
+    """How ranks share the model, whatever they work on at once and keep: a way is as good as the
+    best of its layouts."""
+    return layout.tensor, layout.context, layout.pipeline, layout.shard, layout.replicate
 
 
 def _is_of(layout: Layout, found: Configuration) -> bool:
@@ -117,7 +127,8 @@ def _is_of(layout: Layout, found: Configuration) -> bool:
 
 
 _COLUMNS = ("configuration", "gpu", "gpus", "tokens", "tensor", "batch", "recompute", "place",
-            "layouts", "percent_longer", "best", "second", "third")  # fmt: skip
+            "layouts", "place_of_way", "ways", "percent_longer", "best", "second",
+            "third")  # fmt: skip
 
 
 def main() -> int:

@@ -78,7 +78,9 @@ Variant = Literal[
 
 #: Names of the copies that cross the host link, and of all that the copy engine or the driver does.
 HOST_COPIES = frozenset({"memcpy_h2d", "memcpy_d2h"})
-COPY_ENGINE_KERNELS = HOST_COPIES | {"memcpy_d2d", "memset"}
+#: Name of a copy from the memory of another GPU of the host.
+PEER_COPY = "memcpy_p2p"
+COPY_ENGINE_KERNELS = HOST_COPIES | {"memcpy_d2d", "memset", PEER_COPY}
 
 #: Name of the product of one time step inside a recurrent network.
 RECURRENT = "recurrent_gemm"
@@ -234,7 +236,7 @@ class Kernel:
     precision of the arithmetic ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8").
     `num_bytes` read and written are the compulsory ones: every operand once.
 
-    An attention of `layout` "contiguous" is torch's own, on sequences of one length. The last eight
+    An attention of `layout` "contiguous" is torch's own, on sequences of one length. Those after it
     say what the price depends on and the rest does not state: `variant` which of its class it is;
     `is_backward` that a norm, a softmax or an attention computes gradients;
     `scatters` that it writes where others write too; `selects` that it looks for the k-th of each
@@ -242,6 +244,10 @@ class Kernel:
     `bytes_read_again` what its loops over a row read again, unless it still lies in the L2;
     `num_instructions` what its threads execute, where it was counted (else 0); `num_steps` how many
     kernels, each of which needs the one before, a library runs for what is described as one.
+
+    Where a library has streams of its own beside the program's, `branches` says on which the kernel
+    runs, and behind what the others named hold by then. They are numbered from 1 in each operator,
+    which begin behind its stream, and it goes on behind them all. No price depends on them.
     """
 
     kernel_class: KernelClass
@@ -262,6 +268,7 @@ class Kernel:
     bytes_read_again: int = 0
     num_instructions: int = 0
     num_steps: int = 0
+    branches: tuple[int, ...] = ()
 
     @property
     def num_bytes(self) -> int:

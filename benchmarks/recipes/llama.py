@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed._symmetric_memory import enable_symm_mem_for_group
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -172,14 +173,26 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--tensor", type=int, default=1, help="ranks that split each layer")
     made.add_argument("--reduce", choices=("fp32", "bf16"), default="fp32")
     made.add_argument("--compile", action="store_true")
+    made.add_argument("--float8", choices=("none", "tensorwise", "rowwise"), default="none")
+    made.add_argument("--async-tensor", action="store_true", help="its exchanges in parts")
     made.add_argument("--steps", type=int, default=6)
     return made
 
 
-def split(model: Llama, mesh: Any) -> None:
-    """Layers by columns, then rows; what lies between them by the sequence."""
+def split(model: Llama, mesh: Any, *, in_float8: bool) -> None:
+    """Layers by columns, then rows; what lies between them by the sequence, gathered in float8
+    where one scale is all that goes with it."""
+    columns: Any = ColwiseParallel
+    rows: Any = RowwiseParallel
+    prepare: Any = PrepareModuleInput
+    if in_float8:
+        from torchao.float8 import float8_tensor_parallel
+
+        columns = float8_tensor_parallel.Float8ColwiseParallel
+        rows = float8_tensor_parallel.Float8RowwiseParallel
+        prepare = float8_tensor_parallel.PrepareFloat8ModuleInput
     into = {"input_layouts": Shard(1), "desired_input_layouts": Replicate()}
-    out_of = RowwiseParallel(output_layouts=Shard(1))
+    out_of = rows(output_layouts=Shard(1))
     parallelize_module(
         model,
         mesh,
@@ -197,17 +210,32 @@ def split(model: Llama, mesh: Any) -> None:
             mesh,
             {
                 "attention_norm": SequenceParallel(),
-                "attention": PrepareModuleInput(
+                "attention": prepare(
                     input_layouts=(Shard(1), None), desired_input_layouts=(Replicate(), None)
                 ),
-                **{f"attention.{name}": ColwiseParallel() for name in ("wq", "wk", "wv")},
+                **{f"attention.{name}": columns() for name in ("wq", "wk", "wv")},
                 "attention.wo": out_of,
                 "ffn_norm": SequenceParallel(),
-                "feed_forward": PrepareModuleInput(**into),
-                **{f"feed_forward.{name}": ColwiseParallel() for name in ("w1", "w3")},
+                "feed_forward": prepare(**into),
+                **{f"feed_forward.{name}": columns() for name in ("w1", "w3")},
                 "feed_forward.w2": out_of,
             },
         )
+
+
+def use_float8(model: Llama, recipe: str) -> None:
+    """torchao's linear layers, all but the last ("output"); tensorwise scales are gathered in
+    float8 by FSDP."""
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+    config = (
+        Float8LinearConfig(enable_fsdp_float8_all_gather=True)
+        if recipe == "tensorwise"
+        else Float8LinearConfig.from_recipe_name(recipe)
+    )
+    convert_to_float8_training(
+        model, config=config, module_filter_fn=lambda module, name: name != "output"
+    )
 
 
 def sharded(model: Llama, mesh: Any, options: argparse.Namespace) -> None:
@@ -240,8 +268,13 @@ def main() -> None:
         (copies // shard, shard, options.tensor),
         mesh_dim_names=("copies", "own", "tensor"),
     )
+    if options.float8 != "none":
+        use_float8(model, options.float8)
     if options.tensor > 1:
-        split(model, mesh["tensor"])
+        split(model, mesh["tensor"], in_float8=options.float8 == "tensorwise")
+    if options.async_tensor:  # torchtitan, distributed/tensor_parallel.py
+        torch._inductor.config._micro_pipeline_tp = True
+        enable_symm_mem_for_group(mesh["tensor"].get_group().group_name)
     recompute(model, options.recompute)
     if options.compile:
         for number, block in enumerate(model.layers):
@@ -262,6 +295,10 @@ def main() -> None:
             found.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
         optimizer.step()
+        if options.float8 == "tensorwise":
+            from torchao.float8 import precompute_float8_dynamic_scale_for_fsdp
+
+            precompute_float8_dynamic_scale_for_fsdp(model)
     dist.destroy_process_group()
 
 

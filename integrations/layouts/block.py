@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -13,8 +14,9 @@ from neusight.integrations.layouts.layout import ModelShape
 from neusight.predictors.errors import NeusightError, OptionError
 from neusight.predictors.kernel import Kernel
 
-#: Where a kernel belongs: in a block, before the first, or after the last one.
-Part = Literal["block", "first", "last"]
+#: Where a kernel belongs: in a block, before the first, or after the last one; or in what is
+#: computed of a block again, where it is checkpointed.
+Part = Literal["block", "first", "last", "again"]
 
 #: Fields of configurations that say how many heads a model has.
 _HEADS = ("num_attention_heads", "n_head", "num_heads")
@@ -145,11 +147,11 @@ def ranks_of_a_node(ranks: int, gpus_per_node: int) -> int:
 
 
 def recorded_block(source: str, of: BlockOf, *, sequence: int, gpus_per_node: int) -> BlockRecord:
-    """Records two steps of the model with one block, as one of the ranks that share it;
+    """Records two steps of the model with one block, as one of the ranks that share it, and two
+    with the block checkpointed, of which torch computes again what the backward pass needs;
     NeusightError where it does not run."""
     import torch
     import torch.distributed as dist
-    from torch.distributed.tensor.parallel import loss_parallel
 
     import neusight
     from neusight.integrations.layouts import training
@@ -164,17 +166,12 @@ def recorded_block(source: str, of: BlockOf, *, sequence: int, gpus_per_node: in
         stage, vocabulary, mesh = _stage(source, of, sequence)
         name = training.blocks_name(stage)
         kept.watch(stage.get_submodule(name)[0])
-        for _ in range(2):
+        for number in range(4):
+            if number == 2:
+                kept.end()
+                training.recompute(stage)
             tokens = torch.randint(vocabulary, (of.micro_batch, sequence), device="cuda")
-            shares = of.context > 1
-            sharing = (
-                training.share_sequence(mesh["context"], [stage], [tokens])
-                if shares
-                else nullcontext()
-            )
-            with sharing, loss_parallel():
-                torch.autograd.backward(training.loss_of(stage(tokens), tokens))
-            stage.zero_grad()
+            _take_step(stage, tokens, mesh["context"] if of.context > 1 else None)
             forecast.step()
         own_bytes = sum(
             weight.to_local().nbytes if hasattr(weight, "to_local") else weight.nbytes
@@ -183,6 +180,19 @@ def recorded_block(source: str, of: BlockOf, *, sequence: int, gpus_per_node: in
         if ranks > 1:
             dist.destroy_process_group()
     return _read(forecast, f".{name}.0", of.micro_batch, kept, own_bytes)
+
+
+def _take_step(stage: Any, tokens: Any, sharers: Any) -> None:
+    """Forward and backward; `sharers` of the sequence, if there are any."""
+    import torch
+    from torch.distributed.tensor.parallel import loss_parallel
+
+    from neusight.integrations.layouts import training
+
+    sharing = training.share_sequence(sharers, [stage], [tokens]) if sharers else nullcontext()
+    with sharing, loss_parallel():
+        torch.autograd.backward(training.loss_of(stage(tokens), tokens))
+    stage.zero_grad()
 
 
 def _stage(source: str, of: BlockOf, sequence: int) -> tuple[Any, int, Any]:
@@ -223,17 +233,18 @@ def _stage(source: str, of: BlockOf, sequence: int) -> tuple[Any, int, Any]:
 def _read(
     forecast: Any, block: str, micro_batch: int, kept: _KeptBytes, own_bytes: int
 ) -> BlockRecord:
-    from neusight.timeline.steady import steady_step_of
-
     if forecast.recording.options.get("failure"):
         raise NeusightError(f"the block failed: {forecast.recording.options['failure']}")
-    step = steady_step_of(forecast.timeline)
-    assert step is not None
-    spans = forecast.timeline.kernels[step.first_kernel : step.last_kernel]
+    _, step, _, checkpointed = (
+        one
+        for one in forecast.timeline.steps
+        for _ in range(one.represents)
+        if one.replay.step.kind == "train"
+    )
     kernels: list[tuple[Part, bool, Kernel]] = []
     came_to_block = False
     ops: dict[bool, set[int]] = {True: set(), False: set()}
-    for span in spans:
+    for span in _spans(forecast, step):
         is_backward = span.call.phase == "backward"
         in_block = f"{span.call.module}.".find(f"{block}.") >= 0
         came_to_block = came_to_block or in_block
@@ -243,6 +254,9 @@ def _read(
             part = "first" if is_first else "last"
         kernels.append((part, is_backward, span.kernel))
         ops[in_block].add(span.op)
+    with_again = Counter(span.kernel for span in _spans(forecast, checkpointed))
+    again = with_again - Counter(kernel for _, _, kernel in kernels)
+    kernels += [("again", True, kernel) for kernel in again.elements()]
     share = len(ops[True]) / max(1, len(ops[True]) + len(ops[False]))
     host_us = step.host_ns / 1e3
     return BlockRecord(
@@ -253,6 +267,10 @@ def _read(
         edge_bytes=max(0, forecast.peak_memory_bytes - own_bytes - kept.num_bytes),
         host_us=(host_us * share, host_us * (1.0 - share)),
     )
+
+
+def _spans(forecast: Any, step: Any) -> Any:
+    return forecast.timeline.kernels[step.first_kernel : step.last_kernel]
 
 
 def _is_embedding(module: str) -> bool:
@@ -267,8 +285,8 @@ class _KeptBytes:
         self.input_bytes = 0
 
     def watch(self, block: Any) -> None:
-        """Counts in every call of the block; the last one counts."""
-        forward = block.forward
+        """Counts in every call of the block until `end`; the last one counts."""
+        self._block, forward = block, block.forward
 
         def counted(*arguments: Any, **named: Any) -> Any:
             weights = {_storage(weight) for weight in block.parameters()}
@@ -280,6 +298,10 @@ class _KeptBytes:
             return found
 
         block.forward = counted
+
+    def end(self) -> None:
+        """Counts no more."""
+        del self._block.forward
 
 
 def _storage(tensor: Any) -> int:

@@ -4,6 +4,7 @@ energy, and a checkpoint."""
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
@@ -123,7 +124,8 @@ def _alive(layout: Layout) -> float:
 class BlockTimes:
     """µs of a block, and of what comes before the first and after the last, forward and backward;
     the share of a block's that is collectives of the ranks that share it; its matrix products
-    forward; FLOPs of a block forward and backward, and of the others."""
+    forward; FLOPs of a block forward and backward, and of the others. Of what is computed again of
+    a checkpointed block: all, the share of collectives, and FLOPs."""
 
     block: tuple[float, float]
     first: tuple[float, float]
@@ -132,6 +134,9 @@ class BlockTimes:
     products_us: float
     block_flops: tuple[float, float]
     edge_flops: float
+    again_us: float
+    again_tensor_us: float
+    again_flops: float
 
 
 @dataclass(frozen=True)
@@ -216,6 +221,13 @@ class LayoutPrice:
         }
 
 
+#: A part of a record, and whether in the backward pass.
+_Place = tuple[Part, bool]
+_FORWARD: _Place = ("block", False)
+_BACKWARD: _Place = ("block", True)
+_AGAIN: _Place = ("again", True)
+
+
 class LayoutPricer:
     """Prices layouts of a model on one GPU, whose hosts hold `gpus_per_node`, by `predict`; each
     host's data loaders deliver `loaded_tokens_per_s`."""
@@ -253,44 +265,43 @@ class LayoutPricer:
 
     def _priced(self, record: BlockRecord) -> BlockTimes:
         estimates = self._predict([kernel for _, _, kernel in record.kernels])
-        sums: dict[tuple[Part, bool], float] = {}
-        flops: dict[tuple[Part, bool], float] = {}
-        tensor, products_us = [0.0, 0.0], 0.0
-        for (part, backward, kernel), estimate in zip(record.kernels, estimates, strict=True):
-            sums[part, backward] = sums.get((part, backward), 0.0) + estimate.latency_us
-            flops[part, backward] = flops.get((part, backward), 0.0) + kernel.flops
-            if part == "block" and estimate.bound == "communication":
-                tensor[backward] += estimate.latency_us
-            is_product = kernel.kernel_class is KernelClass.GEMM
-            if part == "block" and is_product and not backward:
-                products_us += estimate.latency_us
-        block_us = sums.get(("block", False), 0.0), sums.get(("block", True), 0.0)
-        slower = max(1.0, record.host_us[0] / max(1e-9, sum(block_us)))
+        sums: dict[_Place, float] = defaultdict(float)
+        flops, tensor, products = sums.copy(), sums.copy(), sums.copy()
+        for (part, is_backward, kernel), estimate in zip(record.kernels, estimates, strict=True):
+            place = part, is_backward
+            sums[place] += estimate.latency_us
+            flops[place] += kernel.flops
+            if estimate.bound == "communication":
+                tensor[place] += estimate.latency_us
+            if kernel.kernel_class is KernelClass.GEMM:
+                products[place] += estimate.latency_us
+        slower = max(1.0, record.host_us[0] / max(1e-9, sums[_FORWARD] + sums[_BACKWARD]))
         return BlockTimes(
-            block=(block_us[0] * slower, block_us[1] * slower),
-            first=(sums.get(("first", False), 0.0), sums.get(("first", True), 0.0)),
-            last=(sums.get(("last", False), 0.0), sums.get(("last", True), 0.0)),
-            tensor_us=(tensor[0], tensor[1]),
-            products_us=products_us * slower,
-            block_flops=(flops.get(("block", False), 0.0), flops.get(("block", True), 0.0)),
-            edge_flops=sum(count for (part, _), count in flops.items() if part != "block"),
+            block=(sums[_FORWARD] * slower, sums[_BACKWARD] * slower),
+            first=(sums["first", False], sums["first", True]),
+            last=(sums["last", False], sums["last", True]),
+            tensor_us=(tensor[_FORWARD], tensor[_BACKWARD]),
+            products_us=products[_FORWARD] * slower,
+            block_flops=(flops[_FORWARD], flops[_BACKWARD]),
+            edge_flops=sum(flops[place] for place in flops if place[0] in ("first", "last")),
+            again_us=sums[_AGAIN] * slower,
+            again_tensor_us=tensor[_AGAIN],
+            again_flops=flops[_AGAIN],
         )
 
     def price(self, layout: Layout, record: BlockRecord) -> LayoutPrice:
         """The step of the slowest stage."""
         times, blocks = self.times(record), self.shape.num_blocks / layout.pipeline
         forward, backward = times.block
-        again = forward if layout.checkpoint else 0.0
+        again, tensor_again = 0.0, 0.0
+        if layout.checkpoint:
+            again, tensor_again = times.again_us, times.again_tensor_us
         edges = self._edges_us(layout, times)
         own_us = blocks * (forward + backward + again) + edges
         steps = layout.num_micro_batches
         hidden_us, exposed_us = self._sharding_us(layout, times, blocks)
         sends_us = self._sends_us(layout, record)
-        tensor_us = (
-            steps
-            * blocks
-            * (sum(times.tensor_us) + (times.tensor_us[0] if layout.checkpoint else 0.0))
-        )
+        tensor_us = steps * blocks * (sum(times.tensor_us) + tensor_again)
         compute_us = steps * own_us - tensor_us + self._stretched_us(layout, hidden_us)
         compute_us += self._copied_us(layout, blocks)
         exposed_us += tensor_us
@@ -312,7 +323,7 @@ class LayoutPricer:
         step_us += loading_us
         return self._found(
             layout, record, times, step_us,
-            compute_us=compute_us, recomputed_us=steps * blocks * again,
+            compute_us=compute_us, recomputed_us=steps * blocks * (again - tensor_again),
             exposed_us=exposed_us, bubble_us=bubble_us, optimizer_us=optimizer_us,
             straggler_us=straggler_us, loading_us=loading_us,
         )  # fmt: skip
@@ -326,7 +337,7 @@ class LayoutPricer:
         **parts: float,
     ) -> LayoutPrice:
         model_flops = self.shape.num_blocks * sum(times.block_flops) + times.edge_flops
-        again = self.shape.num_blocks * times.block_flops[0] if layout.checkpoint else 0.0
+        again = self.shape.num_blocks * times.again_flops if layout.checkpoint else 0.0
         # A record is of one of the ranks that share a block, for one micro-batch.
         per_step = layout.num_micro_batches * layout.world_size // layout.pipeline
         peak = self.gpu.peak_flops("bf16", matrix=True) * layout.world_size
@@ -361,7 +372,7 @@ class LayoutPricer:
     def _sharding_us(self, layout: Layout, times: BlockTimes, blocks: float) -> tuple[float, float]:
         """What FSDP's collectives take beside compute, and what of them compute does not hide."""
         forward, backward = times.block
-        backward += forward if layout.checkpoint else 0.0
+        backward += times.again_us if layout.checkpoint else 0.0
         edge = _edge_parameters(layout, self.shape)
         gather = reduce = 0.0
         for parameters, ranks, stride in _gathers(layout, self.shape):

@@ -43,7 +43,48 @@ def recorded(program: Program, gpu: GPU, options: ProgramOptions) -> Recorded:
     if ended.answer is None:
         failure = "; ".join(filter(None, (ended.failure, ended.refused)))
         return Recorded(Outcome(failure=failure, exit_code=ended.exit_code, is_lost=True))
-    return _saying(ended.answer, ended)
+    found = _saying(ended.answer, ended)
+    return _beside_another_rank(found, program, gpu, options)
+
+
+#: A rank of more ops is not run a second time for the GPU of its neighbour: some seconds of CPU.
+_MOST_OPS_TWICE = 20_000
+
+
+def _beside_another_rank(
+    found: Recorded, program: Program, gpu: GPU, options: ProgramOptions
+) -> Recorded:
+    """Refused where another rank of its host runs its collectives on the same GPU. Another one is
+    run where the program chose no GPU before its first collective, and has few ops."""
+    from neusight.integrations.program.ranks.joining import refused, shared_device_error
+    from neusight.recording.recording import NO_CHOICE_OPTION
+
+    recording, rank = found.recording, options.rank
+    if recording is None or rank is None or options.ranks is not None or found.outcome.is_failed:
+        return found
+    num_ops = sum(len(step.entries) for step in recording.steps)
+    index = rank.index + (-1 if rank.local_index else 1)
+    is_alone = index >= rank.world_size or rank.gpus_per_node == 1
+    if NO_CHOICE_OPTION not in recording.options or is_alone or num_ops > _MOST_OPS_TWICE:
+        return found
+    other = replace(options, rank=replace(rank, index=index), steps=1, quiet=True, keep_writes=None)
+    beside = _recorded_in_silence(program, gpu, other)
+    error = None if beside is None else shared_device_error({rank.index: found, index: beside})
+    return found if error is None else refused(found, error)
+
+
+def _recorded_in_silence(program: Program, gpu: GPU, options: ProgramOptions) -> Recorded | None:
+    """Recorded behind a guard; what it prints is not shown."""
+
+    def record(store: Store | None) -> Recorded:
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            stream.flush()
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for descriptor in (1, 2):
+            os.dup2(nowhere, descriptor)
+        return _recorded_here(program, gpu, replace(options, has_view=store is None), store)
+
+    return in_guarded_process(record, program.possible_paths).answer
 
 
 def _saying(found: Recorded, ended: ProcessEnd[Recorded]) -> Recorded:

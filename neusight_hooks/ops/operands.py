@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from neusight.predictors.kernel import DTYPE_BYTES, Kernel, KernelClass, KernelTraits, Layout
+from neusight.predictors.kernel import (
+    DTYPE_BYTES,
+    PEER_COPY,
+    Kernel,
+    KernelClass,
+    KernelTraits,
+    Layout,
+)
 from neusight.recording.recording import Argument, OpSignature, TensorSpec
 
 if TYPE_CHECKING:
@@ -344,6 +351,11 @@ def memcpy_h2d(target: TensorSpec) -> Kernel:
 def memcpy_d2h(source: TensorSpec) -> Kernel:
     """A copy of a tensor to the host. Inside an op it also means that the host waits."""
     return _memcpy("memcpy_d2h", source)
+
+
+def memcpy_p2p(target: TensorSpec) -> Kernel:
+    """A copy from the memory of another GPU into a tensor."""
+    return _memcpy(PEER_COPY, target)
 
 
 def _memcpy(name: str, spec: TensorSpec) -> Kernel:

@@ -72,6 +72,7 @@ _COPIES = {
     "memcpy_h2d": "Memcpy HtoD (Pageable -> Device)",
     "memcpy_d2h": "Memcpy DtoH (Device -> Pageable)",
     "memcpy_d2d": "Memcpy DtoD (Device -> Device)",
+    "memcpy_p2p": "Memcpy PtoP (Device -> Device)",
     "memset": "Memset (Device)",
 }
 _FLASH = frozenset({"flash_attention", "flash_attention_3", "flash_attention_4"})

@@ -20,6 +20,7 @@ _COPIES = {
     "memcpy_h2d": "Memcpy HtoD (Host -> Device)",
     "memcpy_d2h": "Memcpy DtoH (Device -> Host)",
     "memcpy_d2d": "Memcpy DtoD (Device -> Device)",
+    "memcpy_p2p": "Memcpy PtoP (Device -> Device)",
     "memset": "Memset (Device)",
 }
 #: Tensile's indices of columns: A is transposed where l comes first, B where j does. A Linear (our

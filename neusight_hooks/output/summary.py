@@ -98,6 +98,7 @@ def verdict_text(verdict: MemoryVerdict) -> str:
     return _VERDICT_WORDS.get(verdict, verdict)
 
 
+_NOT_RUN = "no other rank was run: --rank all-distinct runs and compares them"
 _VERDICT_WORDS = {"close": "close (may not fit)", "unknown": "memory not known"}
 
 
@@ -176,8 +177,8 @@ def _premises(found: SummaryData) -> Iterator[str]:
     if rank and not found.ranks:
         yield f"  rank      {rank}; all figures but those of all ranks are of this one"
         others = run_as_text(found.recording, [found.recording.rank])
-        if others:
-            yield f"            {others}"
+        if others or found.recording.world_size > 1:
+            yield f"            {others or _NOT_RUN}"
     if found.topology is not None:
         yield f"  topology  {found.topology.name}, {network_text(found.topology)}"
     taken = found.recording.options.get(STEP_OPTION)

@@ -291,6 +291,10 @@ class Recorder:
         """Answers an op that arrives whole (in inference mode) by this function instead."""
         self._composites[func] = function
 
+    def take_apart(self, func: Any) -> None:
+        """Runs an op by its kernel for CUDA, a function in Python that is made of others."""
+        self._composites[func] = partial(func._op_dk, torch._C.DispatchKey.CUDA)
+
     def run_known(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Runs an op from the cache where it was seen with these metas, and records it."""
         key = cache_key(func, args, kwargs)

@@ -16,6 +16,8 @@ from neusight.predictors.kernel import DTYPE_BYTES
 RANK_OPTION = "rank"
 #: The name there of the GPUs, among those that the program sees, on which collectives ran.
 DEVICES_OPTION = "collective_devices"
+#: The name there that is set where they ran before the program made any GPU the current one.
+NO_CHOICE_OPTION = "no_device_chosen"
 #: The name there of the streams of high priority, by number, and of the one that is set where
 #: kernels of all streams start in the order of their launches (CUDA_DEVICE_MAX_CONNECTIONS=1).
 URGENT_STREAMS_OPTION = "urgent_streams"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from neusight.predictors.kernel import COPY_ENGINE_KERNELS, Kernel, KernelClass
+from neusight.predictors.kernel import COPY_ENGINE_KERNELS, RECURRENT, Kernel, KernelClass
 from neusight.predictors.predictor import Estimate
 from neusight.recording.recording import (
     COMPILED_CODE,
@@ -25,11 +25,9 @@ Pricing = Callable[[OpCall], tuple[tuple[Kernel, Estimate], ...]]
 #: host's call lasts as long as the copy (CUDA's "API synchronization behavior"; V100, 19.3 MB: the
 #: call takes 2.02 ms, the copy 1.94).
 STAGED_BYTES = 2**16
-#: Kernels of one op from which on a library launches them in a loop of its own (cuDNN's recurrent
-#: networks), and what each then costs of an ordinary one: at most that, as 6,144 of them take 19-28
-#: ms on hosts that differ by 2.9 times (data/kernelbench, GRU and LSTM, even half).
-LOOP_KERNELS = 64
-LOOP_SHARE = 0.4
+#: Share of `HostProfile.loop_us` that is the call of the runtime (H200, `small_programs/lstm` in
+#: benchmarks/measured: 7.4 of 11.7 us).
+LOOP_CALL_SHARE = 0.63
 
 #: The call of the driver by which Triton launches its kernels.
 DRIVER_LAUNCH = "cuLaunchKernel"
@@ -60,6 +58,7 @@ class OpPlan(NamedTuple):
     between_ns: int
     after_ns: int
     launches: tuple[Launch, ...]
+    num_branches: int
     signature: OpSignature
     math: MathMode
 
@@ -72,6 +71,7 @@ class OpPlans:
         self._host = host
         self._plans: dict[tuple[int, int, Phase], OpPlan] = {}
         self._launch_ns = nanoseconds(host.launch_us)
+        self._loop_ns = nanoseconds(host.loop_us * LOOP_CALL_SHARE)
         self._memcpy_ns = nanoseconds(host.memcpy_us)
 
     def plan_of(self, call: OpCall) -> OpPlan:
@@ -84,28 +84,32 @@ class OpPlans:
 
     def _plan(self, call: OpCall) -> OpPlan:
         priced = self._price(call)
-        pace = LOOP_SHARE if len(priced) >= LOOP_KERNELS else 1.0
+        is_loop = any(kernel.name == RECURRENT for kernel, _ in priced)
         classes = tuple(kernel.kernel_class for kernel, _ in priced)
         extra_ns = nanoseconds(self._host.extra_kernel_us) if len(priced) > 1 else 0
         dispatch_ns = nanoseconds(dispatch_us(call, classes, host=self._host))
         total_ns = dispatch_ns - extra_ns * (len(priced) - 1)
-        extra_ns = round(extra_ns * pace)
+        if is_loop:
+            extra_ns = nanoseconds(self._host.loop_us * (1.0 - LOOP_CALL_SHARE))
         before_ns = round(total_ns * DISPATCH_BEFORE_LAUNCH)
         return OpPlan(
             before_ns=before_ns,
             between_ns=extra_ns,
             after_ns=total_ns - before_ns,
             launches=tuple(
-                self._launch(kernel, estimate, call.signature, pace) for kernel, estimate in priced
+                self._launch(kernel, estimate, call.signature, is_loop=is_loop)
+                for kernel, estimate in priced
             ),
+            num_branches=max((max(kernel.branches, default=0) for kernel, _ in priced), default=0),
             signature=call.signature,
             math=call.math,
         )
 
     def _launch(
-        self, kernel: Kernel, estimate: Estimate, signature: OpSignature, pace: float
+        self, kernel: Kernel, estimate: Estimate, signature: OpSignature, *, is_loop: bool
     ) -> Launch:
         copies = kernel.name in COPY_ENGINE_KERNELS
+        launch_ns = self._loop_ns if is_loop else self._launch_ns
         is_staged = (
             kernel.name == "memcpy_h2d"
             and kernel.bytes_read > STAGED_BYTES
@@ -116,7 +120,7 @@ class OpPlans:
             kernel=kernel,
             estimate=estimate,
             duration_ns=max(1, nanoseconds(max(estimate.latency_us, staging_us))),
-            call_ns=self._memcpy_ns if copies else round(self._launch_ns * pace),
+            call_ns=self._memcpy_ns if copies else launch_ns,
             name=_runtime_call(kernel),
             is_staged=is_staged,
         )

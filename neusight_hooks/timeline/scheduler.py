@@ -151,12 +151,16 @@ class Scheduler:
         start_ns = lane.enter_node(call, start_ns)
         position = lane.reserve()
         lane.now_ns += plan.before_ns
+        if plan.num_branches:
+            self.streams.fork(call.stream, host_ns=lane.now_ns)
         first = True
         for launch in plan.launches:
             if not first:
                 lane.now_ns += plan.between_ns
             first = False
             self._launch(launch, call, position)
+        if plan.num_branches:
+            self.streams.join(call.stream, plan.num_branches)
         lane.now_ns += plan.after_ns
         if lane.keep:
             lane.finish(position, call, start_ns)
@@ -185,11 +189,13 @@ class Scheduler:
         """Runs a kernel that was launched just now on its stream; returns when it starts."""
         streams, stream = self.streams, call.stream
         launch = self._stretched(launch)
+        if launch.kernel.branches:
+            stream = streams.branch(stream, launch)
         start_ns = streams.run(launch, stream=stream, launched_ns=self.lane.now_ns)
         if is_queued:
-            streams.enqueue(stream, start_ns + launch.duration_ns)
+            streams.enqueue(call.stream, start_ns + launch.duration_ns)
         if self.lane.keep:
-            self._keep(launch, call, position, start_ns)
+            self._keep(launch, call, position, start_ns, stream=stream)
         return start_ns
 
     def _stretched(self, launch: Launch) -> Launch:
@@ -200,10 +206,12 @@ class Scheduler:
         longer_ns = launch.duration_ns + self._stretch_ns[number]
         return launch._replace(duration_ns=longer_ns)
 
-    def _keep(self, launch: Launch, call: OpCall, position: int, start_ns: int) -> None:
+    def _keep(
+        self, launch: Launch, call: OpCall, position: int, start_ns: int, *, stream: int
+    ) -> None:
         self.kernels.append(
             KernelSpan(
-                launch.kernel, launch.estimate, call.stream, start_ns, launch.duration_ns,
+                launch.kernel, launch.estimate, stream, start_ns, launch.duration_ns,
                 self.lane.correlation, position, call,
             )
         )  # fmt: skip
@@ -217,8 +225,13 @@ class Scheduler:
         position = self.lane.runtime("launch", GRAPH_LAUNCH, duration_ns)
         for entry in captured:
             if isinstance(entry, OpCall):
-                for launch in self._plans.plan_of(entry).launches:
+                plan = self._plans.plan_of(entry)
+                if plan.num_branches:
+                    self.streams.fork(entry.stream, host_ns=self.lane.now_ns)
+                for launch in plan.launches:
                     self._execute(launch, entry, position)
+                if plan.num_branches:
+                    self.streams.join(entry.stream, plan.num_branches)
             elif isinstance(entry, EventRecord):
                 self._record_event(entry)
             elif isinstance(entry, EventWait):

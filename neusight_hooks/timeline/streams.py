@@ -12,6 +12,15 @@ from neusight.timeline.launches import Launch, nanoseconds
 LAUNCH_QUEUE_DEPTH = 1024
 
 
+#: Numbers of a library's streams: so many for each of the program's.
+_FIRST_BRANCH = 1000
+_MOST_BRANCHES = 1000
+
+
+def _branch_of(stream: int, number: int) -> int:
+    return _FIRST_BRANCH + stream * _MOST_BRANCHES + number
+
+
 class Streams:
     """When each stream is free, and when each event happens; all times in nanoseconds.
 
@@ -26,6 +35,7 @@ class Streams:
         self._free_ns: dict[int, int] = {}  # stream -> when all that was queued has run
         self._last_end: dict[int, int] = {}  # stream -> end of its last kernel
         self._queues: dict[int, deque[int]] = {}  # stream -> ends of the launches it holds
+        self._busy_ns = 0  # when the SMs have done what kernels of branches need of them
         self._events: dict[int, int] = {}
         self._past_events: list[dict[int, int]] = []  # those of the steps before
 
@@ -79,6 +89,27 @@ class Streams:
     def occupy(self, stream: int, end_ns: int) -> None:
         """The stream is busy until then."""
         self._free_ns[stream] = self._last_end[stream] = end_ns
+
+    # -- streams of libraries
+
+    def fork(self, stream: int, *, host_ns: int) -> None:
+        """A library begins to use streams of its own beside one of the program's."""
+        self._busy_ns = self._reached_ns(stream, host_ns)
+
+    def branch(self, stream: int, launch: Launch) -> int:
+        """The stream on which a library runs a kernel: behind that of the program and what the
+        others that it names hold now, and not before the GPU can have done what all kernels since
+        the fork need of its SMs, of each the share that its CTAs fill."""
+        own, *others = (_branch_of(stream, number) for number in launch.kernel.branches)
+        self._busy_ns += round(min(1.0, launch.estimate.num_waves) * launch.duration_ns)
+        self._hold(own, max(self.free_ns(item) for item in (stream, *others)))
+        self._hold(own, self._busy_ns - launch.duration_ns)
+        return own
+
+    def join(self, stream: int, num_branches: int) -> None:
+        """Lets the program's stream go on behind those of the library."""
+        ends = (self.free_ns(_branch_of(stream, 1 + number)) for number in range(num_branches))
+        self._hold(stream, max(ends, default=0))
 
     # -- events
 

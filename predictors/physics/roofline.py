@@ -7,6 +7,7 @@ from math import prod
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import (
     HOST_COPIES,
+    PEER_COPY,
     CollectiveSize,
     ConvolutionSize,
     Kernel,
@@ -92,6 +93,9 @@ def memory_roofline_us(kernel: Kernel, gpu: GPU) -> float:
     if kernel.name in HOST_COPIES:
         num_bytes = max(kernel.bytes_read, kernel.bytes_written)
         return num_bytes / (gpu.pcie_gbps * 1e3) if gpu.pcie_gbps else 0.0
+    if kernel.name == PEER_COPY:
+        link = gpu.link_gbps or gpu.pcie_gbps
+        return max(kernel.bytes_read, kernel.bytes_written) / (link * 1e3) if link else 0.0
     return kernel.num_bytes / (gpu.bandwidth_gbps * 1e3)
 
 

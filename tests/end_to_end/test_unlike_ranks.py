@@ -123,6 +123,23 @@ def test_ranks_of_a_host_that_all_use_its_first_gpu_are_refused_as_by_nccl(tmp_p
     assert "ranks 0..3 of one host run collectives on cuda:0 alike" in done.stdout
 
 
+def test_a_neighbour_that_uses_the_same_gpu_is_found_where_one_rank_is_run(tmp_path: Path) -> None:
+    text = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("nccl")
+dist.all_reduce(torch.ones(8, device=f"cuda{DEVICE}"))
+"""
+    run = ("-m", "neusight", "run", "--gpu", "H100", "--world-size", "4", "--rank", "1")
+    (tmp_path / "same.py").write_text(text.replace("{DEVICE}", ""))
+    (tmp_path / "own.py").write_text(text.replace("{DEVICE}", ":{os.environ['LOCAL_RANK']}"))
+
+    same, own = (run_python(*run, name, cwd=tmp_path) for name in ("same.py", "own.py"))
+
+    assert (same.returncode, own.returncode) == (3, 0), same.stdout + own.stderr
+    assert "ranks 0,1 of one host run collectives on cuda:0 alike" in same.stdout
+    assert "no other rank was run: --rank all-distinct runs and compares them" in own.stdout
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -19,7 +19,12 @@ STEP = StepLoad(8 * 8 * 4096, 4096)
 GEMM = Kernel.gemm(4096, 4096, 4096)
 RECORD = BlockRecord(
     micro_batch=1,
-    kernels=(("block", False, GEMM), ("block", True, GEMM), ("block", True, GEMM)),
+    kernels=(
+        ("block", False, GEMM),
+        ("block", True, GEMM),
+        ("block", True, GEMM),
+        ("again", True, GEMM),
+    ),
     kept_bytes=2**30,
     input_bytes=2**25,
     edge_bytes=2**30,

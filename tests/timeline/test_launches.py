@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from neusight.predictors.kernel import Kernel
+from neusight.predictors.kernel import RECURRENT, Kernel
 from neusight.predictors.predictor import Estimate
 from neusight.recording.recording import Argument, MathMode, OpCall, OpSignature, TensorSpec
-from neusight.timeline.host import PLAIN, dispatch_us
-from neusight.timeline.launches import LOOP_KERNELS, OpPlan, OpPlans, is_pinned_copy, nanoseconds
+from neusight.timeline.host import CLOUD, PLAIN, PROFILED, dispatch_us
+from neusight.timeline.launches import OpPlans, is_pinned_copy, nanoseconds
 
 PAGEABLE = TensorSpec((1024, 1024), (1024, 1), "float32", "cpu")
 
@@ -44,17 +46,22 @@ def test_more_kernels_cost_the_host_between_their_launches() -> None:
     assert [launch.duration_ns for launch in plan.launches] == [2500, 2500]
 
 
-def test_a_library_launches_many_kernels_in_a_loop_faster() -> None:
-    """6,144 kernels of a GRU take 19-28 ms on hosts of all kinds, so no 3.5 us each."""
+def test_a_recurrent_network_is_launched_in_a_loop_of_the_librarys_own() -> None:
+    step = Kernel.gemm(16, 64, 64, dtype="float32", name=RECURRENT)
 
-    def plan(number: int) -> OpPlan:
-        return OpPlans(lambda asked: ((RELU, ESTIMATE),) * number, PLAIN).plan_of(call())
+    plan = OpPlans(lambda asked: ((step, ESTIMATE), (RELU, ESTIMATE)), PLAIN).plan_of(call())
 
-    few, many = plan(LOOP_KERNELS - 1), plan(LOOP_KERNELS)
+    loop_ns = nanoseconds(PLAIN.loop_us)
+    assert [launch.call_ns + plan.between_ns for launch in plan.launches] == [loop_ns] * 2
+    assert PLAIN.loop_us == CLOUD.loop_us < PROFILED.loop_us
 
-    assert many.launches[0].call_ns < 0.5 * few.launches[0].call_ns
-    assert many.between_ns < 0.5 * few.between_ns
-    assert many.before_ns == few.before_ns
+
+def test_the_streams_that_a_library_uses_are_counted() -> None:
+    kernels = [replace(RELU, branches=branches) for branches in ((), (2,), (3, 2))]
+
+    plan = OpPlans(lambda asked: tuple((item, ESTIMATE) for item in kernels), PLAIN).plan_of(call())
+
+    assert plan.num_branches == 3
 
 
 @pytest.mark.parametrize(

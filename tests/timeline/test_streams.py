@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from neusight.predictors.kernel import Kernel
@@ -51,6 +53,42 @@ def test_streams_run_beside_each_other() -> None:
     assert run(streams, 100, stream=1) == 0
     assert run(streams, 30, stream=2) == 0
     assert (streams.free_ns(1), streams.free_ns(2), streams.done_ns()) == (100, 30, 100)
+
+
+def branched(duration_ns: int, *branches: int, waves: float = 0.1) -> Launch:
+    plain = launch(duration_ns)
+    return plain._replace(
+        kernel=replace(plain.kernel, branches=branches),
+        estimate=replace(plain.estimate, num_waves=waves),
+    )
+
+
+def run_branched(streams: Streams, item: Launch) -> int:
+    return streams.run(item, stream=streams.branch(0, item), launched_ns=0)
+
+
+def test_a_librarys_streams_begin_behind_the_programs_and_it_goes_on_behind_them() -> None:
+    streams = Streams(latency_ns=0, gap_ns=0)
+    run(streams, 50)
+    streams.fork(0, host_ns=0)
+
+    starts = [run_branched(streams, branched(ns, number)) for number, ns in ((1, 30), (2, 80))]
+    behind = run_branched(streams, branched(10, 1, 2))
+    streams.join(0, 2)
+
+    assert starts == [50, 50]
+    assert behind == 130
+    assert run(streams, 5) == 140
+
+
+def test_kernels_of_a_librarys_streams_share_the_gpu() -> None:
+    """Each fills 60 % of the SMs: three of 100 ns take 180 ns at least."""
+    streams = Streams(latency_ns=0, gap_ns=0)
+    streams.fork(0, host_ns=0)
+
+    starts = [run_branched(streams, branched(100, number, waves=0.6)) for number in (1, 2, 3)]
+
+    assert starts == [0, 20, 80]
 
 
 def test_a_stream_holds_1024_launches() -> None:

@@ -44,9 +44,9 @@ def joined(ranks: Ranks, *, are_stated: bool) -> Recorded:
     ):
         return _interrupted(next(iter(found.values()), None))
     first = next(iter(found.values()))
-    error = HangError(ranks.unmet) if ranks.unmet else _shared_device(found)
+    error = HangError(ranks.unmet) if ranks.unmet else shared_device_error(found)
     if error is not None:
-        return _refused(first, error)
+        return refused(first, error)
     recordings = _cut({rank: one for rank, one in found.items() if one.like is None})
     if not are_stated:
         recordings = _standing_for_all(recordings, found)
@@ -65,7 +65,9 @@ def _failed(ranks: Ranks, rank: int) -> Recorded:
     process = ranks.processes[rank]
     if process.done is not None:
         found: Recorded = process.done.answer
-        failure = f"rank {rank}: {found.outcome.failure}; {_left_waiting(found.recording)}"
+        failure = f"rank {rank}: {found.outcome.failure}"
+        if HangError.__name__ not in failure:  # which names all who wait
+            failure += f"; {_left_waiting(found.recording)}"
         outcome = replace(found.outcome, failure=failure)
         return replace(found, outcome=outcome, recording=_of_failed(found.recording, rank))
     assert process.status is not None
@@ -99,7 +101,7 @@ def _of_failed(recording: Recording | None, rank: int) -> Recording | None:
     return replace(recording, options={**recording.options, FAILURE_OPTION: failure})
 
 
-def _shared_device(found: Mapping[int, Recorded]) -> MismatchError | None:
+def shared_device_error(found: Mapping[int, Recorded]) -> MismatchError | None:
     """The error of ranks of one host whose collectives run on one GPU alone, the same."""
     from neusight.recording.recording import DEVICES_OPTION
 
@@ -118,8 +120,8 @@ def _shared_device(found: Mapping[int, Recorded]) -> MismatchError | None:
     return None
 
 
-def _refused(first: Recorded, error: Exception) -> Recorded:
-    """What the first rank recorded, where ranks could not go on together."""
+def refused(first: Recorded, error: Exception) -> Recorded:
+    """What this rank recorded, where ranks could not go on together."""
     from neusight.failure import failure_options, failure_text
 
     assert first.recording is not None

@@ -13,8 +13,14 @@ import torch
 import torch.distributed as dist
 
 from neusight.fake_cuda.distributed.groups import Groups
+from neusight.fake_cuda.distributed.invalid_calls import refuse_other_device
 from neusight.recording.call_stack import CallStack, call_site
-from neusight.recording.recording import DEVICES_OPTION, IN_ORDER_OPTION, flattened
+from neusight.recording.recording import (
+    DEVICES_OPTION,
+    IN_ORDER_OPTION,
+    NO_CHOICE_OPTION,
+    flattened,
+)
 from neusight.recording.tape import TapedOp
 from neusight.recording.tensor import ForecastTensor
 
@@ -95,6 +101,8 @@ class Communication:
         self._works: deque[PendingWork] = deque(maxlen=_KEPT_WORKS)
         self._batch: _Batch | None = None
         self._devices: set[int] = set()
+        #: The GPU that init_process_group was told.
+        self.bound_device: torch.device | None = None
         self._stacks: dict[str, CallStack] = {}  # equal lines are one object
         #: Ends that each op is looked at, while one is.
         self._stop_watching: Callable[[], None] | None = None
@@ -136,6 +144,7 @@ class Communication:
         if transfer is not None:
             self._meet(transfer.peer)
         if self._backend_of(group) == "nccl":  # another backend shares a GPU among ranks
+            refuse_other_device(self.bound_device, held or written)
             self._note_devices(held or written)
         batch = self._batch
         if batch is not None:
@@ -166,6 +175,8 @@ class Communication:
             self._devices |= found
             names = ",".join(f"cuda:{index}" for index in sorted(self._devices))
             self._recorder.options[DEVICES_OPTION] = names
+            if not self._recorder.devices.is_chosen:
+                self._recorder.options[NO_CHOICE_OPTION] = "yes"
 
     def _record(self, record: Callable[[], object]) -> None:
         """Puts a collective on the tape, always with the program's line: what ranks do not agree

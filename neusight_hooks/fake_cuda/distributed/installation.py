@@ -30,6 +30,7 @@ from neusight.fake_cuda.distributed.wrappers.norms import synchronized_norm_hand
 from neusight.fake_cuda.distributed.wrappers.refusals import install_refusals
 from neusight.fake_cuda.distributed.wrappers.replicas import install_replicas
 from neusight.fake_cuda.distributed.wrappers.shards import install_shards
+from neusight.fake_cuda.distributed.wrappers.symmetric_memory import install_symmetric_memory
 from neusight.fake_cuda.patching import Patches
 from neusight.recording.recording import RANK_OPTION
 
@@ -80,6 +81,7 @@ def install_distributed(
     install_refusals(patches)
     install_caches(patches)
     install_spawning(patches, own)
+    install_symmetric_memory(patches, recorder)
     if own.world_size > 1:
         waiting = WaitingTime(recorder, own.index, wait_s)
         install_waiting_time(patches, recorder, link, waiting, virtual_time=virtual_time)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 #: Ops whose first argument of a name is as large as the other times the ranks.
@@ -58,6 +59,18 @@ def _refuse_wrong_splits(what: str, tensor: Any, splits: Sequence[int], size: in
             f"Split sizes doesn't match total dim 0 size: {what} splits add up to {sum(splits)}, "
             f"the tensor has {rows} rows"
         )
+
+
+def refuse_other_device(bound: torch.device | None, tensors: Sequence[torch.Tensor]) -> None:
+    """DistBackendError where a tensor lies on another GPU than init_process_group was told."""
+    if bound is None or bound.index is None:
+        return
+    for tensor in tensors:
+        if tensor.device.type == bound.type and tensor.device.index not in (None, bound.index):
+            raise dist.DistBackendError(
+                "Attempt to perform collective on tensor not on device passed to "
+                f"init_process_group: it is on {tensor.device}, and device_id is {bound}"
+            )
 
 
 def peer_of(group: Any, place: int | None) -> int:

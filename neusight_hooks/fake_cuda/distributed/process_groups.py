@@ -160,7 +160,9 @@ def _install_groups(
         backend_options: Any = None,
         **kwargs: Any,
     ) -> Any:
-        kwargs.pop("device_id", None)
+        device = kwargs.pop("device_id", None)
+        if not ranks:  # the group of all, whose GPU other groups have too
+            communication.bound_device = device
         own = stores.make(f"group {group_name}")
         made = make_group(
             group_size, group_rank, ranks, FAKE_BACKEND, own, group_name, None, **kwargs

@@ -303,7 +303,7 @@ class _Utils:
 
 #: What torch's modules ask of parts of Dynamo in programs that compile nothing: before a process
 #: group is made, and where DDP begins.
-_PARTS_OF_DYNAMO = {
+_PARTS_OF_DYNAMO: dict[tuple[str, str | None], type[object]] = {
     ("trace_rules", "torch.distributed.distributed_c10d"): _TraceRules,
     ("utils", "torch.nn.parallel.distributed"): _Utils,
 }

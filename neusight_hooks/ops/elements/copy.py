@@ -14,6 +14,7 @@ from neusight.ops.operands import (
     layout_of,
     memcpy_d2h,
     memcpy_h2d,
+    memcpy_p2p,
     memory_kernel,
     new_tensor,
     op_names,
@@ -71,6 +72,12 @@ def copy_into(
     if not isinstance(src, TensorSpec):  # a Python number
         return pointwise_kernel("fill", (), (self,))
     return move(src, self)
+
+
+@register_op("neusight::peer_copy")
+def copy_from_peer(call: OpSignature, *, self: TensorSpec, src: TensorSpec) -> list[Kernel]:
+    """A copy out of the memory of another rank (symmetric memory)."""
+    return [memcpy_p2p(self)]
 
 
 @register_op("aten::_copy_from", "aten::_copy_from_and_resize")

@@ -57,10 +57,12 @@ class Devices:
         self.current = 0
         #: CUDA starts with the first use of a GPU; until then DeviceMesh chooses one by LOCAL_RANK.
         self.is_used = False
+        #: Whether the program, or a library, made one the current one.
+        self.is_chosen = False
 
     def use(self, index: int) -> None:
         """Makes a GPU the current one, in torch's C++ core also where there are several."""
-        self.current = index
+        self.current, self.is_chosen = index, True
         if self.count > 1:
             torch._C._accelerator_setDeviceIndex(index)
 

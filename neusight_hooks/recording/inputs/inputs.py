@@ -89,8 +89,11 @@ class StepInputs:
 
     # -- loaders ----------------------------------------------------------------------------------
 
-    def loaded(self, data: Any, *, dataset: object, num_items: int | None) -> None:
-        """A loader yielded `data`, made of so many items of its data set, to the program."""
+    def loaded(
+        self, data: Any, *, dataset: object, num_items: int | None, num_workers: int = 0
+    ) -> None:
+        """A loader yielded `data`, made of so many items of its data set, to the program. What its
+        workers take is not of the forecast."""
         if not self._tape.is_open:
             return
         with torch._C.DisableTorchFunctionSubclass():
@@ -98,7 +101,10 @@ class StepInputs:
         if size is not None:
             line = program_line()
             owner = ("loader", id(dataset), line)
-            self._tape.add(TapedInput("loader", owner, "the DataLoader", line, *size))
+            name = "the DataLoader"
+            if num_workers:
+                name += f" (num_workers={num_workers}: taken to keep up)"
+            self._tape.add(TapedInput("loader", owner, name, line, *size))
 
     # -- calls ------------------------------------------------------------------------------------
 

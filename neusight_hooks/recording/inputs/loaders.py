@@ -23,7 +23,8 @@ def follow_loaders(undo: ExitStack, inputs: StepInputs, is_elsewhere: Callable[[
             num_items = None
             if self._auto_collation:
                 num_items = getattr(self._index_sampler, "batch_size", None)
-            inputs.loaded(data, dataset=self._dataset, num_items=num_items)
+            workers = self._num_workers
+            inputs.loaded(data, dataset=self._dataset, num_items=num_items, num_workers=workers)
         return data
 
     undo.callback(setattr, iterator, "__next__", next_batch)

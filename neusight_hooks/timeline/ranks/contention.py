@@ -1,5 +1,5 @@
-"""Kernels that run beside collectives take longer, and collectives that share a link: a second pass
-over a schedule."""
+"""Kernels that run beside collectives or kernels of other streams take longer, and collectives that
+share a link: a second pass over a schedule."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
 from neusight.predictors.gpu import GPU
-from neusight.predictors.kernel import COPY_ENGINE_KERNELS, Kernel, KernelClass
+from neusight.predictors.kernel import (
+    COPY_ENGINE_KERNELS,
+    HOST_COPIES,
+    PEER_COPY,
+    Kernel,
+    KernelClass,
+)
 from neusight.predictors.physics.communication.channels import nccl_has_clusters
 from neusight.predictors.physics.communication.contention import (
     Contention,
@@ -50,8 +56,8 @@ def schedule_beside(
     *,
     since: Moment | None = None,
 ) -> Timeline:
-    """The recording placed in time, and once more where its kernels overlap collectives; `since` as
-    in `schedule`."""
+    """The recording placed in time, and once more where its kernels overlap others; `since` as in
+    `schedule`."""
     first = schedule(recording, price, host, since=since)
     stretch_ns = stretches(first.kernels, gpu, _rules_of(recording))
     if not any(stretch_ns):
@@ -97,13 +103,14 @@ _USUAL = StartRules()
 
 
 def stretches(kernels: Sequence[KernelSpan], gpu: GPU, rules: StartRules = _USUAL) -> list[int]:
-    """How much longer each kernel takes for the collectives that run beside it, ns, and for the
-    slowest of the hosts that wait for each other in them.
+    """How much longer each kernel takes for kernels of other streams and for the collectives that
+    run beside it, ns, and for the slowest of the hosts that wait for each other in them.
 
-    A collective waits for SMs until the kernel that has them all gives some up. Collectives share
-    the links between GPUs. Of other kernels, while they overlap with one, it gets on slower; over a
-    collective's time all kernels beside it together lose what that takes from them. So a part of t
-    that overlaps costs t · (1 - 1 / slowdown) more.
+    Kernels of several streams share SMs, DRAM and the link to other GPUs. A collective waits for
+    SMs until the kernel that has them all gives some up. Collectives share the links between GPUs.
+    Of other kernels, while they overlap with one, it gets on slower; over a collective's time all
+    kernels beside it together lose what that takes from them. So a part of t that overlaps costs
+    t · (1 - 1 / slowdown) more.
     """
     found = [0] * len(kernels)
     collectives = [
@@ -111,11 +118,14 @@ def stretches(kernels: Sequence[KernelSpan], gpu: GPU, rules: StartRules = _USUA
         for number, span in enumerate(kernels)
         if span.kernel.kernel_class is KernelClass.COLLECTIVE
     ]
+    kernels = list(kernels)
+    for number, time_ns in _beside_other_streams(kernels, gpu):
+        found[number] = time_ns - kernels[number].duration_ns
+        kernels[number] = kernels[number]._replace(duration_ns=time_ns)
     if not collectives:
         return found
-    kernels = list(kernels)
     for number, span in _queued(kernels, collectives, rules):
-        found[number] = span.end_ns - kernels[number].end_ns
+        found[number] += span.end_ns - kernels[number].end_ns
         kernels[number] = span
     flows = [_flow(kernels[number], gpu) for number in collectives]
     for number, flow, time_ns in zip(collectives, flows, shared_times_ns(flows), strict=True):
@@ -135,6 +145,45 @@ def stretches(kernels: Sequence[KernelSpan], gpu: GPU, rules: StartRules = _USUA
         found[number] += round(sum(_cost_ns(span, other) for other in active))
     _add_slowest(found, kernels, {kernels[number].kernel for number in collectives}, gpu)
     return found
+
+
+def _beside_other_streams(kernels: Sequence[KernelSpan], gpu: GPU) -> Iterator[tuple[int, int]]:
+    """The kernels, no collectives, that need what one of another stream needs at the same time,
+    with how long they take where they share it."""
+    if len({span.stream for span in kernels}) == 1:
+        return
+    needs = {number: found for number, span in enumerate(kernels) if (found := _needs(span, gpu))}
+    shared: set[int] = set()
+    latest: dict[str, dict[int, int]] = {}  # of each need, by stream, the one that ends last
+    for number in sorted(needs, key=lambda number: kernels[number].start_ns):
+        span = kernels[number]
+        for need in needs[number]:
+            streams = latest.setdefault(need, {})
+            for stream, other in streams.items():
+                if stream != span.stream and kernels[other].end_ns > span.start_ns:
+                    shared |= {number, other}
+            streams[span.stream] = number
+    order = sorted(shared)
+    flows = [
+        Flow(span.start_ns, span.duration_ns, span.stream, needs[number])
+        for number in order
+        for span in (kernels[number],)
+    ]
+    yield from zip(order, shared_times_ns(flows), strict=True)
+
+
+def _needs(span: KernelSpan, gpu: GPU) -> dict[str, float]:
+    """The share of SMs, of DRAM and of the link to another GPU that a kernel uses, up to 1."""
+    kernel, us = span.kernel, span.duration_ns / _NS_PER_US
+    if kernel.name == PEER_COPY:
+        return {"peer link": 1.0}
+    if kernel.kernel_class is KernelClass.COLLECTIVE or kernel.name in HOST_COPIES:
+        return {}
+    streamed = kernel.num_bytes / (us * gpu.bandwidth_gbps * gpu.bandwidth_utilization * 1e3)
+    needs = {"DRAM": min(1.0, streamed)} if span.estimate.bound in ("memory", "compute") else {}
+    if span.estimate.bound == "compute":
+        needs["SMs"] = min(1.0, span.estimate.num_waves)
+    return {need: share for need, share in needs.items() if share > 0.0}
 
 
 def _queued(

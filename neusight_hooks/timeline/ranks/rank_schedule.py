@@ -132,7 +132,7 @@ class _RankScheduler(Scheduler):
         if not appointments and not self.held.holds(call.stream):
             return super()._execute(launch, call, position, is_queued=is_queued)
         launch = self._stretched(launch)
-        self._keep(launch, call, position, _UNKNOWN)
+        self._keep(launch, call, position, _UNKNOWN, stream=call.stream)
         number = len(self.kernels) - 1
         kernel = HeldKernel(
             launch, self.lane.now_ns, number, self.held.step, appointments, is_queued

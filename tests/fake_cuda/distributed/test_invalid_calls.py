@@ -47,3 +47,12 @@ def test_what_does_not_fit_the_group_is_refused(call: Any, words: str) -> None:
     ):
         join()
         call()
+
+
+def test_a_tensor_of_another_gpu_than_the_groups_is_refused() -> None:
+    words = "it is on cuda:1, and device_id is cuda:0"
+    with neusight.forecast_on("H100", world_size=2):
+        dist.init_process_group("nccl", device_id=torch.device("cuda", 0))
+        dist.all_reduce(torch.ones(8, device="cuda"))
+        with pytest.raises(dist.DistBackendError, match=words):
+            dist.all_reduce(torch.ones(8, device="cuda:1"))

@@ -77,6 +77,44 @@ def test_layers_directions_and_dropout_add_up() -> None:
     assert network(3, num_layers=2, dropout=0.1, train=False) == ["copy", *one * 2]
 
 
+def branches(op: str = "_cudnn_rnn", *, steps: int = 20, **more: Any) -> list[tuple[int, ...]]:
+    """On which streams the kernels of a time step's product and the gemms run, a run once."""
+    options: dict[str, Any] = {
+        "weight": (), "mode": 2, "hidden_size": 32, "proj_size": 0, "num_layers": 2,
+        "batch_first": False, "dropout": 0.0, "train": True, "bidirectional": False,
+        "batch_sizes": (),
+    }  # fmt: skip
+    options.update(more)
+    launched = kernels(call(op, spec(steps, 2, 32), input_=spec(steps, 2, 16), **options))
+    found = [kernel.branches for kernel in launched]
+    return [item for item, before in zip(found, [None, *found], strict=False) if item != before]
+
+
+def test_a_layer_follows_the_one_before_by_eight_steps() -> None:
+    """H200, benchmarks/measured: the products of the inputs and the steps of each layer have
+    streams of their own. 20 steps are 3 parts; a layer's begins with that of the one before."""
+    of_first = [(1,), (2, 1), (2,)]
+    of_second = [(4, 2), (5, 4), (5,)]
+
+    assert branches() == of_first + of_second + of_first + of_second + of_first + of_second
+    assert branches(num_layers=1) == [()]
+    assert branches(steps=8) == of_first + of_second
+
+
+def test_directions_run_beside_each_other_and_the_next_layer_behind_both() -> None:
+    first, second = [(1,), (2, 1), (2,)], [(4,), (5, 4), (5,)]
+
+    assert branches(steps=8, num_layers=1, bidirectional=True) == first + second
+    assert branches(steps=8, bidirectional=True)[6] == (7, 2, 5)
+
+
+def test_a_gradient_begins_with_the_last_layer_and_ends_with_the_weights() -> None:
+    found = branches("_cudnn_rnn_backward", steps=8, output_mask=(True, True, True, True))
+
+    last = [(5,), (4, 5), (6, 5), (6,)]
+    assert found == [*last, (2, 4), (2,), (1, 2), (3, 2), (3,)]
+
+
 def test_a_batch_first_is_copied_to_be_a_time_step_after_another() -> None:
     """H100, lstm_bf16 (benchmarks/measured/h100): a copy forward; backward the input twice, for its
     gradient and the weights', and the gradient of the output."""

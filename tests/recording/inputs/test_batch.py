@@ -76,6 +76,16 @@ def test_a_loader_gives_the_batch_and_its_line() -> None:
     assert found.known_by.startswith("token ids [8 x 16] from the DataLoader at test_batch")
 
 
+def test_workers_of_a_loader_are_said_to_keep_up() -> None:
+    model, batches = Language(), loader(64, 16, batch_size=8, dtype=torch.long)
+    batches._num_workers = 2  # type: ignore[attr-defined]
+
+    found = batch_of(lambda: model(next(batches)[0].cuda()).mean().backward(), model)
+
+    words = "token ids [8 x 16] from the DataLoader (num_workers=2: taken to keep up) at test_batch"
+    assert found.known_by.startswith(words)
+
+
 def test_batches_of_accumulated_gradients_add_up_as_the_loader_yields_them() -> None:
     model, batches = nn.Linear(8, 8), loader(256, 8, batch_size=8)
 

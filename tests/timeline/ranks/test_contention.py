@@ -11,7 +11,7 @@ from ranks import Block, join, train
 
 import neusight
 from neusight.predictors.gpu import find_gpu
-from neusight.predictors.kernel import Kernel
+from neusight.predictors.kernel import PEER_COPY, Kernel, KernelClass
 from neusight.predictors.physics.communication.collective import inside_gbps
 from neusight.predictors.physics.communication.contention import contention_of
 from neusight.predictors.physics.communication.stragglers import slowest_share
@@ -74,14 +74,34 @@ def test_what_follows_on_the_same_stream_is_not_beside() -> None:
     assert stretches([span(RELU, 0, 10), span(REDUCE, 5, 20)], H100) == [0, 0]
 
 
-def test_without_collectives_nothing_changes() -> None:
+def test_kernels_of_two_streams_that_leave_each_other_room_take_no_longer() -> None:
     assert stretches([span(RELU, 0, 10), span(RELU, 5, 20, stream=1)], H100) == [0, 0]
 
 
-def product(start_us: float, end_us: float, num_waves: float) -> KernelSpan:
-    """A product of so many waves on the program's stream."""
-    found = span(GEMM, start_us, end_us)
-    return found._replace(estimate=replace(found.estimate, num_waves=num_waves))
+@pytest.mark.parametrize(("num_waves", "longer_us"), [(8.0, 100), (0.5, 0), (0.6, 20)])
+def test_products_of_two_streams_share_the_sms_that_each_of_them_needs(
+    num_waves: float, longer_us: int
+) -> None:
+    """Two that fill the GPU take as long as one after the other; two of half a wave are free."""
+    kernels = [product(0, 100, num_waves, stream=stream) for stream in (0, 1)]
+
+    assert stretches(kernels, H100) == [longer_us * 1000] * 2
+
+
+def test_copies_from_other_gpus_share_their_link() -> None:
+    copy = Kernel.rows(
+        KernelClass.COPY, PEER_COPY, 1, 1, dtype="bfloat16", bytes_read=2, bytes_written=2, flops=0
+    )
+    kernels = [span(copy, 0, 100, stream=0), span(copy, 50, 150, stream=1)]
+
+    assert stretches(kernels, H100) == [50_000, 50_000]
+
+
+def product(start_us: float, end_us: float, num_waves: float, *, stream: int = 0) -> KernelSpan:
+    """A product of so many waves."""
+    found = span(GEMM, start_us, end_us, stream=stream)
+    estimate = replace(found.estimate, num_waves=num_waves, bound="compute")
+    return found._replace(estimate=estimate)
 
 
 def start_of(kernels: list[KernelSpan], rules: StartRules | None = None) -> int:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 #: Bytes of an NCCL communicator's name (NCCL_UNIQUE_ID_BYTES, nccl.h).
 _UNIQUE_ID_BYTES = 128
 
+#: Cycles that last no longer than the kernel that counts them: torch's symmetric memory orders
+#: kernels of two streams so.
+_NO_SPIN = 1000
 _SPINNING = (
     "torch.cuda._sleep keeps a GPU busy for a number of cycles; the forecast leaves that out"
 )
@@ -76,7 +79,8 @@ def install_runtime(patches: Patches, recorder: Recorder) -> None:
     core: Any = torch._C
 
     def spin(cycles: int) -> None:
-        recorder.warn_once(_SPINNING)
+        if cycles > _NO_SPIN:
+            recorder.warn_once(_SPINNING)
 
     answers = {
         "_cuda_sleep": spin,
