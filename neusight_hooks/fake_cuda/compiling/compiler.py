@@ -58,7 +58,6 @@ def install_compiler(
 ) -> None:
     """torch.compile runs whole; Inductor is imported, and changed, once something is compiled."""
     compiler = _Compiler(patches, recorder, gpu, on_query, wrappers)
-    real_compile: Any = torch.compile
 
     def compile(model: Any = None, **kwargs: Any) -> Any:
         if not compiler.is_ready() or not compiler.knows(kwargs.get("backend", "inductor")):
@@ -74,7 +73,7 @@ def install_compiler(
             patches.on_restore(lambda: setattr(self, "_compiled_call_impl", compiled))
             self._compiled_call_impl = recorder.hooks.around(self, compiled)
 
-    patches.set(torch, "compile", compile)
+    real_compile: Any = patches.replace_code(torch, "compile", compile)
     patches.set(nn.Module, "compile", compile_module)
     if "torch._dynamo.convert_frame" in sys.modules:
         compiler.prepare_for_older()
