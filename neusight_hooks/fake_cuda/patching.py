@@ -57,13 +57,15 @@ class Patches:
         #: How many blocks see torch as it was: modules load each other.
         self._num_as_it_was = 0
         self._switching = threading.Lock()
-        #: How many names each module has at first.
-        self._num_names = {name: len(names) for name, names in _names_of_modules()}
-        self.undo.callback(self._put_back_in_modules)
+        #: How many names each module has before the first function or class is replaced.
+        self._num_names: dict[str, int] | None = None
 
     def set(self, owner: Any, name: str, value: object) -> None:
         """Replaces `owner.name`. An inherited attribute is shadowed, and unshadowed at restore."""
         old = vars(owner).get(name, _ABSENT)
+        if self._num_names is None and isinstance(old, _KEPT) and isinstance(value, _KEPT):
+            self._num_names = {name: len(names) for name, names in _names_of_modules()}
+            self.undo.callback(self._put_back_in_modules)
         if old is _ABSENT:
             self.undo.callback(_remove, owner, name)
         else:
@@ -131,8 +133,9 @@ class Patches:
                 # One value may stand for several: the name distinguishes them.
                 originals[id(change.value), change.name] = change.before
                 originals.setdefault(id(change.value), change.before)
+        num_names = self._num_names or {}
         for module, names in _names_of_modules():
-            if module != "__main__" and self._num_names.get(module) == len(names):
+            if module != "__main__" and num_names.get(module) == len(names):
                 continue
             for name, value in list(names.items()):
                 if id(value) in originals:
@@ -147,11 +150,13 @@ class Patches:
         self.undo.close()
 
 
-def _names_of_modules() -> Iterator[tuple[str, dict[str, Any]]]:
+def _names_of_modules() -> list[tuple[str, dict[str, Any]]]:
     """The modules but for neusight's own, with what they hold."""
-    for module_name, module in list(sys.modules.items()):
-        if isinstance(module, ModuleType) and not module_name.startswith("neusight."):
-            yield module_name, _own_names(module)
+    return [
+        (name, _own_names(module))
+        for name, module in list(sys.modules.items())
+        if isinstance(module, ModuleType) and not name.startswith("neusight.")
+    ]
 
 
 #: What a module holds, whatever its class makes of `__dict__`.

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from neusight.integrations.profiles import workloads
 from neusight.integrations.profiles.workloads import (
     figures_of_trace,
     measured_workload,
@@ -131,19 +132,25 @@ def test_step_times_give_the_middle_of_the_runs() -> None:
     assert len(times["samples"]) == 21
 
 
-def test_without_kernels_in_its_profile_a_workload_is_timed_by_events() -> None:
-    """On a forecast, whose profile has no kernels: the whole way, but for the figures of a trace.
+@pytest.mark.parametrize("has_kernels", [True, False])
+def test_a_workload_is_measured_in_a_forecast_as_on_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, has_kernels: bool
+) -> None:
+    """The whole way, on a forecast; where the profiler sees no kernels, events give the GPU's time.
 
     The virtual host takes no time where the script looks at its clock, so the step is all GPU.
     """
     arguments = ["--batch", "64", "--seq", "32"]
+    if not has_kernels:
+        monkeypatch.setattr(workloads, "trimmed", lambda trace: {"traceEvents": []})
 
     with forecast_on("H100", predictor="roofline") as forecast:
         workload, trace = measured_workload(
             "lstm", WORKLOADS / "lstm.py", arguments, environment={"gpu": "H100"}
         )
 
-    assert (workload.num_kernels, workload.kernels, workload.trace, trace) == (0, (), "", b"")
+    found = (workload.num_kernels > 0, workload.kernels != (), workload.trace != "", trace != b"")
+    assert found == (has_kernels,) * 4
     assert (workload.command, workload.mode) == (("lstm.py", *arguments), "train")
     assert workload.arguments["seq"] == 32
     assert len(workload.step_us["samples"]) >= 10
