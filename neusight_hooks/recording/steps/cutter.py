@@ -564,14 +564,16 @@ def _start_of_steps(entries: Sequence[TapeEntry], first_end: int, second_end: in
 
 
 def _numbered(ops: _Ops) -> list[int]:
-    """A number for each op, the same for equal ones."""
-    numbers: dict[OpSignature, int] = {}
-    of_object: dict[int, int] = {}  # equal calls mostly share one signature
+    """A number for each op, the same for equal ones on one stream."""
+    numbers: dict[tuple[OpSignature, int], int] = {}
+    of_object: dict[tuple[int, int], int] = {}  # equal calls mostly share one signature
+    found = []
     for _, op in ops:
-        signature = op.signature
-        if id(signature) not in of_object:
-            of_object[id(signature)] = numbers.setdefault(signature, len(numbers))
-    return [of_object[id(op.signature)] for _, op in ops]
+        key = (id(op.signature), op.stream)
+        if key not in of_object:
+            of_object[key] = numbers.setdefault((op.signature, op.stream), len(numbers))
+        found.append(of_object[key])
+    return found
 
 
 def _kind_of(taped: Sequence[TapeEntry]) -> StepKind:

@@ -676,6 +676,17 @@ def test_functions_without_modules_have_steps_too(trains: bool) -> None:
         assert forecast.verdict.num_steps == 19
 
 
+def test_equal_ops_on_two_streams_are_two_ops_of_a_step() -> None:
+    def compute() -> None:
+        x, side = inputs(), torch.cuda.Stream()
+        for _ in range(20):
+            with torch.cuda.stream(side):
+                x.relu()
+            x.relu()
+
+    assert step_is(forecast_of(compute)) == "2 ops that come 20 times"
+
+
 def test_a_block_of_different_ops_is_one_step() -> None:
     forecast = forecast_of(lambda: [inputs(width).sum() for width in range(8, 20)])
 
