@@ -185,6 +185,7 @@ def _data(names: Mapping[str, Any]) -> list[object]:
 def _is_of_program(module: types.ModuleType | None) -> bool:
     file = getattr(module, "__file__", None)
     name = getattr(module, "__name__", "")
-    return not (name.startswith(("torch.", "neusight.")) or str(file).startswith(_INSTALLED)) and (
+    is_trusted = f"{name}.".startswith(("torch.", "neusight."))
+    return not (is_trusted or str(file).startswith(_INSTALLED)) and (
         file is not None or name == "__main__"
     )
