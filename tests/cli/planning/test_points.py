@@ -14,7 +14,7 @@ from neusight.integrations.program.program import Program
 from neusight.predictors.gpu import find_gpu
 
 TRAIN = """
-import argparse, sys, torch, torch.distributed as dist
+import argparse, os, sys, torch, torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 parser = argparse.ArgumentParser()
@@ -22,6 +22,7 @@ parser.add_argument("--width", type=int, default=64)
 width = parser.parse_args().width
 if width % 2:
     raise ValueError("an odd width")
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
 dist.init_process_group("nccl")
 print("noise"); print("more noise", file=sys.stderr)
 with torch.device("cuda"):

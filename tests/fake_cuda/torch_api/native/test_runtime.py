@@ -18,7 +18,7 @@ def test_a_profiler_of_nvidias_may_be_started_and_stopped() -> None:
         runtime: Any = torch.cuda.cudart()
         assert runtime.cudaMemGetInfo(0) == torch.cuda.mem_get_info()
         assert runtime.cudaHostRegister(4096, 4096, 0) == runtime.cudaError.success
-        torch.cuda._sleep(1000)
+        torch.cuda._sleep(10_000)
         with pytest.raises(UnansweredCallError, match=r"cudart\(\).cudaMalloc at test_runtime.py"):
             runtime.cudaMalloc(8)
 
