@@ -15,16 +15,17 @@ from neusight.recording.call_stack import file_name
 from neusight.recording.recording import CompiledFrame, GraphBreak
 
 if TYPE_CHECKING:
-    from neusight.recording.recorder import Recorder
+    from neusight.recording.call_stack import CallStacks
 
 
-def install_frames(patches: Patches, recorder: Recorder) -> None:
+def install_frames(
+    patches: Patches, compiled: list[CompiledFrame], stacks: CallStacks | None
+) -> None:
     """Each function that Dynamo compiles is recorded, with torch's own reasons for what it did."""
     convert_frame: Any = import_module("torch._dynamo.convert_frame")
     compile_frame: Callable[..., Any] = convert_frame._compile
     find_reasons: Callable[..., list[str]] = convert_frame.get_and_maybe_log_recompilation_reasons
-    stacks = recorder.tape.stacks
-    notes = _Notes(recorder, f"{Path.cwd()}/" if stacks is None else stacks.folder)
+    notes = _Notes(compiled, f"{Path.cwd()}/" if stacks is None else stacks.folder)
 
     def recorded(code: CodeType, *args: Any, **kwargs: Any) -> Any:
         with notes.of(code, str(kwargs.get("compile_id"))):
@@ -53,9 +54,9 @@ class _Place(NamedTuple):
 class _Notes:
     """Writes down what was compiled, by what torch counts and lists meanwhile."""
 
-    def __init__(self, recorder: Recorder, folder: str) -> None:
+    def __init__(self, compiled: list[CompiledFrame], folder: str) -> None:
         self.recompiled: list[str] = []
-        self._recorder = recorder
+        self._compiled = compiled
         self._folder = folder
 
     @contextmanager
@@ -94,7 +95,7 @@ class _Notes:
             return
         first = _Place(code.co_filename, code.co_firstlineno)
         recompiled, place = guard_reason(self.recompiled[0]) if self.recompiled else ("", None)
-        self._recorder.compiled.append(
+        self._compiled.append(
             CompiledFrame(
                 frame_id,
                 code.co_name,
