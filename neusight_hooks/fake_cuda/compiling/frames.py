@@ -25,15 +25,15 @@ def install_frames(
     convert_frame: Any = import_module("torch._dynamo.convert_frame")
     compile_frame: Callable[..., Any] = convert_frame._compile
     find_reasons: Callable[..., list[str]] = convert_frame.get_and_maybe_log_recompilation_reasons
-    notes = _Notes(compiled, f"{Path.cwd()}/" if stacks is None else stacks.folder)
+    frames = _FrameRecorder(compiled, f"{Path.cwd()}/" if stacks is None else stacks.folder)
 
     def recorded(code: CodeType, *args: Any, **kwargs: Any) -> Any:
-        with notes.of(code, str(kwargs.get("compile_id"))):
+        with frames.of(code, str(kwargs.get("compile_id"))):
             return compile_frame(code, *args, **kwargs)
 
     def reasons(*args: Any, **kwargs: Any) -> list[str]:
-        notes.recompiled = find_reasons(*args, **kwargs)
-        return notes.recompiled
+        frames.recompiled = find_reasons(*args, **kwargs)
+        return frames.recompiled
 
     patches.set(convert_frame, "_compile", recorded)
     patches.set(convert_frame, "get_and_maybe_log_recompilation_reasons", reasons)
@@ -51,7 +51,7 @@ class _Place(NamedTuple):
     number: int
 
 
-class _Notes:
+class _FrameRecorder:
     """Writes down what was compiled, by what torch counts and lists meanwhile."""
 
     def __init__(self, compiled: list[CompiledFrame], folder: str) -> None:
@@ -85,9 +85,9 @@ class _Notes:
                 stack = getattr(failed, "real_stack", None) or ()
                 breaks.append(self._break(str(failed), stack, code))
             num_ops = _num_captured() - num_before if is_compiled else 0
-            self._note(code, frame_id, num_ops, tuple(dict.fromkeys(breaks)))
+            self._record(code, frame_id, num_ops, tuple(dict.fromkeys(breaks)))
 
-    def _note(
+    def _record(
         self, code: CodeType, frame_id: str, num_ops: int, breaks: tuple[GraphBreak, ...]
     ) -> None:
         is_of_program = bool(file_name(code.co_filename, self._folder))

@@ -57,7 +57,7 @@ def install_flex_attention(patches: Patches, mode: ForecastMode) -> None:
     ):
         lower = lowerings[op]
         patches.on_restore(_Putting(lowerings, op, lower))
-        lowerings[op] = _noting(lower, is_backward=is_backward)
+        lowerings[op] = _recording(lower, is_backward=is_backward)
     _install_tracing(patches, mode)
 
 
@@ -100,7 +100,7 @@ class _Putting:
         self._table[self._op] = self._lower
 
 
-def _noting(lower: Callable[..., Any], *, is_backward: bool) -> Callable[..., Any]:
+def _recording(lower: Callable[..., Any], *, is_backward: bool) -> Callable[..., Any]:
     def recorded(*args: Any) -> Any:
         query, key, value = args[:3]
         mask, options = args[9:12:2] if is_backward else args[4:7:2]

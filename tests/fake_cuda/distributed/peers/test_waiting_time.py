@@ -70,7 +70,7 @@ def test_who_works_or_sleeps_once_waits_for_nobody() -> None:
     waiting(program)
 
 
-def test_waiting_time_starts_anew_with_work() -> None:
+def test_waiting_time_starts_again_with_work() -> None:
     class CountedTape:
         gpu_ops = 0
 
