@@ -430,13 +430,15 @@ _OLDER_TF32_FLOPS = 510.0
 
 #: The same of kernels of Turing for rows aligned to 2 bytes (cutlass_75_tensorop_..._align1), in a
 #: long loop; the steps of K that the rest of a tile takes as long as, but no longer than the loop
-#: (data/profiled_kernels, K of 64); the edge of a tile, below which rows and columns nothing was
-#: measured, and the least steps of K of a part where a few tiles share theirs. The even half of
+#: (data/profiled_kernels, K of 64); the edge of a tile, and of a narrow side in a batch; below which
+#: rows and columns nothing was measured, and the least steps of K of a part where a few tiles share
+#: theirs. The even half of
 #: `benchmarks/measured/h100`, by shape, products of 15 us and more, 18 rows: 29 -> 9 % off in the
 #: median against one rate for all; the odd half, 8 rows not used: 21 -> 7.
 _NARROW_FLOPS = 610.0
 _NARROW_START = 225.0
 _NARROW_EDGE = 128
+_NARROW_BATCH_EDGE = 64
 _NARROW_LEAST_EDGE = 16
 _NARROW_LEAST_K = 256
 
@@ -474,12 +476,18 @@ def _narrow_flops(kernel: Kernel, gpu: GPU) -> float:
     assert isinstance(size, GemmSize)
     if min(size.m, size.n) < _NARROW_LEAST_EDGE:
         return _NARROW_FLOPS
-    rows, columns = (math.ceil(edge / _NARROW_EDGE) for edge in (size.m, size.n))
+    is_batch = size.batch > 1
+    sides = (size.m, size.n)
+    edges = [
+        _NARROW_BATCH_EDGE if is_batch and side <= _NARROW_BATCH_EDGE else _NARROW_EDGE
+        for side in sides
+    ]
+    rows, columns = (math.ceil(side / edge) for side, edge in zip(sides, edges, strict=True))
     num_tiles = size.batch * rows * columns
     num_parts = max(1, min(gpu.num_sms // num_tiles, size.k // _NARROW_LEAST_K))
     num_ctas = num_tiles * num_parts
     waves = num_ctas / (math.ceil(num_ctas / gpu.num_sms) * gpu.num_sms)
-    filled = size.m * size.n / (rows * columns * _NARROW_EDGE * _NARROW_EDGE)
+    filled = size.m * size.n / (rows * columns * math.prod(edges))
     loop = size.k / (size.k + min(size.k, _NARROW_START))
     return _NARROW_FLOPS * filled * waves * loop
 
