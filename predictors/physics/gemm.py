@@ -430,11 +430,11 @@ _OLDER_TF32_FLOPS = 510.0
 
 #: The same of kernels of Turing for rows aligned to 2 bytes (cutlass_75_tensorop_..._align1), in a
 #: long loop; the steps of K that the rest of a tile takes as long as, but no longer than the loop
-#: (data/profiled_kernels, K of 64); the edge of a tile, and of a narrow side in a batch; below which
-#: rows and columns nothing was measured, and the least steps of K of a part where a few tiles share
-#: theirs. The even half of
-#: `benchmarks/measured/h100`, by shape, products of 15 us and more, 18 rows: 29 -> 9 % off in the
-#: median against one rate for all; the odd half, 8 rows not used: 21 -> 7.
+#: (data/profiled_kernels, K of 64); the edge of a tile, and of a narrow side in a batch; the rows
+#: and columns below which nothing was measured, and the least steps of K of a part where a few
+#: tiles share theirs. The even half of `benchmarks/measured/h100`, by shape, products of 15 us and
+#: more, 18 rows: 29 -> 7 % off in the median against one rate for all; the odd half, 8 rows not
+#: used: 21 -> 7.
 _NARROW_FLOPS = 610.0
 _NARROW_START = 225.0
 _NARROW_EDGE = 128
