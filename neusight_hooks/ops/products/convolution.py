@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 from neusight.ops.operands import (
@@ -405,8 +406,9 @@ def _gradients(
 
 
 def _bias_gradient(grad: TensorSpec) -> Kernel:
-    """A sum a channel."""
-    return sum_kernel(grad, vector(grad.shape[1], grad.dtype, grad.device))
+    """A sum a channel, over rows where channels are neighbours in memory."""
+    kernel = sum_kernel(grad, vector(grad.shape[1], grad.dtype, grad.device))
+    return replace(kernel, along_columns=grad.is_channels_last)
 
 
 @register_op("aten::conv_tbc")

@@ -12,6 +12,8 @@ from torch import nn
 
 import neusight
 from neusight.ops.products.convolution import is_depthwise_of_torch
+from neusight.predictors.gpu import find_gpu
+from neusight.predictors.registry import predict
 from neusight.recording.recording import MathMode, OpSignature
 from op_calls import call, check_flops, kernels, names, spec
 
@@ -317,6 +319,30 @@ def test_the_bias_gradient_is_a_sum_a_channel() -> None:
 
     assert (kernel.name, kernel.size) == ("sum", (64, 8 * 32 * 32))
     assert (kernel.bytes_read, kernel.bytes_written) == (4 * 8 * 64 * 1024, 256)
+
+
+@pytest.mark.parametrize(
+    ("batch", "channels", "edge", "measured_us"),
+    [(32, 64, 224, 167.5), (32, 128, 112, 200.7), (32, 512, 28, 38.2), (32, 512, 14, 14.3)],
+)
+def test_the_bias_gradient_of_nhwc_is_summed_over_rows(
+    batch: int, channels: int, edge: int, measured_us: float
+) -> None:
+    """`tv_vgg16_fp16_nhwc` in benchmarks/measured/h100."""
+    times = []
+    for is_last in (True, False):
+        given = spec(batch, channels, edge, edge, dtype="float16", channels_last=is_last)
+        backward = call(
+            "convolution_backward", None, None, spec(channels, dtype="float16"), grad_output=given,
+            input_=given, weight=spec(channels, channels, 3, 3), stride=(1, 1), padding=(1, 1),
+            dilation=(1, 1), transposed=False, output_padding=(0, 0), groups=1,
+            output_mask=(False, False, True),
+        )  # fmt: skip
+        [estimate] = predict(kernels(backward), find_gpu("H100"), "tiled_burst")
+        times.append(estimate.latency_us)
+
+    assert times[0] == pytest.approx(measured_us, rel=0.15)
+    assert times[1] < 0.9 * times[0]
 
 
 def test_a_convolution_over_time_is_a_product_a_tap() -> None:
