@@ -162,6 +162,22 @@ def test_no_estimate_is_shorter_than_its_flops_at_peak() -> None:
     assert (small.latency_us, small.utilization) == (1.68, 1.0)
 
 
+def test_a_kernel_of_the_programs_own_may_take_nine_times_as_long() -> None:
+    kernel = Kernel.rows(
+        KernelClass.CUSTOM,
+        "own",
+        2**16,
+        256,
+        dtype="float32",
+        bytes_read=2**26,
+        bytes_written=2**26,
+    )
+
+    [estimate] = Tiled().predict([kernel], find_gpu("H100"))
+
+    assert estimate.high_us == pytest.approx(9 * estimate.latency_us, rel=1e-4)
+
+
 def test_unaligned_rows_cost_more_and_are_no_measurement() -> None:
     aligned, unaligned = Tiled().predict(
         [Kernel.gemm(4096, 50304, 768), Kernel.gemm(4096, 50257, 768)], find_gpu("H100")
