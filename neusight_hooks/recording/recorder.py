@@ -162,7 +162,7 @@ class Recorder:
         """Whether the program is listened to."""
         return self.tape.is_open
 
-    def note_urgent(self, stream: int) -> None:
+    def record_urgent(self, stream: int) -> None:
         """The stream has high priority."""
         known = self.options.get(URGENT_STREAMS_OPTION, "").split(",")
         numbers = sorted({stream, *(int(number) for number in known if number)})
