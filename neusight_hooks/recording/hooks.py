@@ -49,7 +49,7 @@ _MODULE = "torch.nn.modules.module"
 _CALLING = (_GRAPHS, "torch.nn.modules.", "neusight.")
 
 
-class _Place(NamedTuple):
+class _ModulePlace(NamedTuple):
     """The path of a module, and which of the modules with that path it is."""
 
     path: str
@@ -90,7 +90,7 @@ class ProgramHooks:
         self._is_of_torch = False
         self._optimizers: list[torch.optim.Optimizer] = []
         self._handles: list[RemovableHandle] = []
-        self._places: weakref.WeakKeyDictionary[torch.nn.Module, _Place] = (
+        self._places: weakref.WeakKeyDictionary[torch.nn.Module, _ModulePlace] = (
             weakref.WeakKeyDictionary()
         )
         self._num_of_path: Counter[str] = Counter()
@@ -257,9 +257,9 @@ class ProgramHooks:
                 if module in self._made:
                     self.made[place.path] = self._made[module]
 
-    def _placed(self, module: torch.nn.Module, path: str) -> _Place:
+    def _placed(self, module: torch.nn.Module, path: str) -> _ModulePlace:
         """The place of a module that is new."""
-        place = self._places[module] = _Place(path, self._num_of_path[path])
+        place = self._places[module] = _ModulePlace(path, self._num_of_path[path])
         self._num_of_path[path] += 1
         return place
 

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from neusight.predictors.errors import UnmappedOpError
 from neusight.recording.attribution import Attribution
-from neusight.recording.call_stack import CallStacks, call_site
+from neusight.recording.call_stack import CallStacks, call_site, is_elsewhere
 from neusight.recording.dispatch.fake_kernels import Devices, FakeKernels
 from neusight.recording.dispatch.math_settings import MathSettings
 from neusight.recording.dispatch.op_cache import KnownOp, OpCache, Output, cache_key
@@ -50,7 +50,6 @@ from neusight.recording.tensor import (
     has_own_dispatch,
     used_outside,
 )
-from neusight.recording.threads import is_elsewhere
 from neusight.recording.values.invention import Invention
 from neusight.recording.values.known import MAX_KNOWN_ELEMENTS, KnownValues, may_be_known
 from neusight.recording.values.lazy import LazyParameters

@@ -8,7 +8,13 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Generic, NamedTuple, ParamSpec, cast
 
-from neusight.recording.call_stack import CallStack, CallStacks, call_site
+from neusight.recording.call_stack import (
+    CallStack,
+    CallStacks,
+    ProgramThreads,
+    call_site,
+    is_elsewhere,
+)
 from neusight.recording.recording import (
     BatchSource,
     EmptyCache,
@@ -23,7 +29,6 @@ from neusight.recording.recording import (
     StorageKind,
     Synchronize,
 )
-from neusight.recording.threads import ProgramThreads, is_elsewhere
 
 P = ParamSpec("P")
 

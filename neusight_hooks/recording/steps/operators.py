@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import SupportsIndex, overload
 
+from neusight.recording.call_stack import is_elsewhere
 from neusight.recording.dispatch.operator_calls import OperatorCalls
 from neusight.recording.recording import Alloc, Entry, Free, HostWork, Mark, OpCall, Operator, Step
 from neusight.recording.tape import (
@@ -17,7 +18,6 @@ from neusight.recording.tape import (
     TapedCalls,
     TapedFunctions,
 )
-from neusight.recording.threads import is_elsewhere
 
 
 class _ReadLater(Sequence[Operator]):

@@ -380,7 +380,7 @@ class _Frame(NamedTuple):
 
     position: int
     parent: int
-    around: int
+    around: int | None
     start_ns: int
     sequence_nr: int | None
 
