@@ -1,4 +1,4 @@
-"""Where the program is: by which of its own lines, neither torch's nor neusight's; in which thread."""
+"""Where the program is: its own lines, neither torch's nor neusight's, and its thread."""
 
 from __future__ import annotations
 
