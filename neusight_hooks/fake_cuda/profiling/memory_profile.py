@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from neusight.memory.placement import MemoryTimeline
+from neusight.memory.placement import MemoryEvent, MemoryTimeline
 from neusight.recording.recording import Alloc, StorageKind
 
 #: Names of torch's categories, by what a storage is for.
@@ -30,35 +30,38 @@ class MemoryProfile:
     version), bytes) of each event, `_categories` the category of a storage.
 
     `time_ns` gives the time of the allocation or release at a position; what was allocated in the
-    step `before` was there when the window opened.
+    step `before` was there when the window opened. A workspace that stays was there, too: torch
+    sees it only in the first window of a program.
     """
 
     def __init__(
         self, memory: MemoryTimeline, time_ns: Callable[[int], int], *, before: int, device: int
     ) -> None:
+        self.timeline: list[tuple[int, Any, tuple[Any, int], int]] = []
+        self._categories = _Categories()
+        self._device = torch.device("cuda", device)
+        self._alive: dict[int, tuple[Any, Alloc]] = {}  # by address
+        for event in memory.events:
+            at_ns = -1 if event.step == before else time_ns(event.mark)
+            self._happens(event, at_ns)
+        stay = {key for key, source in self._alive.values() if source.kind == "workspace"}
+        self.timeline = [event for event in self.timeline if event[2][0] not in stay]
+        self.timeline.sort(key=lambda event: event[0])
+
+    def _happens(self, event: MemoryEvent, at_ns: int) -> None:
         from torch.profiler import _memory_profiler
 
         untyped: Any = _memory_profiler  # torch's own classes have no annotations
-        action, names = untyped.Action, untyped.Category
-        on = torch.device("cuda", device)
-        alive: dict[int, Any] = {}
-        self.timeline: list[tuple[int, Any, tuple[Any, int], int]] = []
-        self._categories = _Categories()
-        for event in memory.events:
-            at = -1 if event.step == before else time_ns(event.mark)
-            if event.num_bytes < 0:
-                if event.address in alive:
-                    key = (alive.pop(event.address), 0)
-                    self.timeline.append((at, action.DESTROY, key, -event.num_bytes))
-                continue
-            number = len(self._categories)
-            storage = untyped.TensorKey._make(number, event.address, number, on)
-            alive[event.address] = storage
-            name = category_of(event.source)
-            self._categories[number] = getattr(names, name) if name else None
-            what = action.PREEXISTING if at < 0 else action.CREATE
-            self.timeline.append((at, what, (storage, 0), event.num_bytes))
-        self.timeline.sort(key=lambda event: event[0])
+        what = untyped.Action.PREEXISTING if at_ns < 0 else untyped.Action.CREATE
+        if event.num_bytes < 0:
+            key, _ = self._alive.pop(event.address)
+            what = untyped.Action.DESTROY
+        else:
+            number, name = len(self._categories), category_of(event.source)
+            key = untyped.TensorKey._make(number, event.address, number, self._device)
+            self._alive[event.address] = key, event.source
+            self._categories[number] = getattr(untyped.Category, name) if name else None
+        self.timeline.append((at_ns, what, (key, 0), abs(event.num_bytes)))
 
 
 class _Categories(dict[int, Any]):

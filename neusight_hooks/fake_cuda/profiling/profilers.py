@@ -19,6 +19,7 @@ from torch.autograd import profiler
 from torch.profiler import ProfilerActivity
 
 from neusight.fake_cuda.patching import Patches
+from neusight.fake_cuda.profiling.memory_profile import MemoryProfile
 from neusight.fake_cuda.profiling.results import ProfileResults, Shown
 from neusight.predictors.gpu import GPU
 from neusight.recording.call_stack import CallStacks
@@ -257,22 +258,31 @@ def _install_memory_timelines(patches: Patches, recorder: Recorder) -> None:
 
     def stop(self: Any) -> None:
         original_stop(self)
-        if isinstance(getattr(self.profiler, "kineto_results", None), ProfileResults):
+        if _has_window(self):
             # May be asked for when the forecast has ended, and torch knows of no GPU any more.
             self._memory_profile = partial(memory_profile, self)
             self.export_memory_timeline = partial(_export_memory, self, original_export)
 
     def memory_profile(self: Any) -> Any:
-        results = getattr(self.profiler, "kineto_results", None)
-        if not isinstance(results, ProfileResults):
+        if not _has_window(self):
             return original_memory(self)
-        missing = [f"{option}=True" for option in _NEEDED_FOR_MEMORY if not getattr(self, option)]
-        if missing:
-            raise ValueError(f"{', '.join(missing)} required for memory profiling.")
-        return _inside(recorder, results.memory_profile)()
+        return _inside(recorder, _memory_profile_of)(self)
 
     patches.set(scheduled, "stop", stop)
     patches.set(scheduled, "_memory_profile", memory_profile)
+
+
+def _has_window(profile: Any) -> bool:
+    return isinstance(getattr(profile.profiler, "kineto_results", None), ProfileResults)
+
+
+def _memory_profile_of(profile: Any) -> MemoryProfile:
+    """The memory of a profiler's window; ValueError where it was not made to show it."""
+    missing = [f"{option}=True" for option in _NEEDED_FOR_MEMORY if not getattr(profile, option)]
+    if missing:
+        raise ValueError(f"{', '.join(missing)} required for memory profiling.")
+    results: ProfileResults = profile.profiler.kineto_results
+    return results.memory_profile()
 
 
 def _export_memory(
