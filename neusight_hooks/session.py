@@ -256,7 +256,8 @@ class Session:
         self._undo.callback(self._keep)
         store = self._enter_files(recorder)
         self._open_processes(recorder, store)
-        install_stubs(self._undo, recorder)  # below the hooks on imports, which patch them too
+        # Below the hooks on imports, which patch them too.
+        install_stubs(self._undo, recorder.warn_once)
         opening = Opening(
             self._undo,
             recorder,

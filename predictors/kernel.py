@@ -18,8 +18,8 @@ Pass = Literal["forward", "data_gradient", "weight_gradient"]
 
 #: Which of its class a kernel is: of attention the library, of norms and softmax the kind. Batch
 #: norm's sums and statistics pass over their input once, what joins those of several GPUs does not.
-#: "cudnn_9_1": a convolution of groups or in three dimensions by a cuDNN before 9.8; "dilated": one
-#: with a dilation; "fastest": one whose algorithm was found by trial
+#: "cudnn_9_1": a convolution of groups, in three dimensions or of patches (forward) by a cuDNN
+#: before 9.8; "dilated": one with a dilation; "fastest": one whose algorithm was found by trial
 #: (torch.backends.cudnn.benchmark).
 #: Products whose weight is unpacked inside the kernel, by the rows that share one unpacked weight:
 #: "packed_tiles" up to 64 (Marlin, CUTLASS), "packed_16_rows" (tinygemm), "packed_rows" one;
@@ -154,6 +154,10 @@ class GemmSize(NamedTuple):
     k: int
 
 
+#: Most channels of an image in colour: red, green, blue and how opaque it is.
+_PATCH_CHANNELS = 4
+
+
 class ConvolutionSize(NamedTuple):
     """One convolution; spatial tuples have one entry a dimension (1, 2 or 3).
 
@@ -174,6 +178,13 @@ class ConvolutionSize(NamedTuple):
     def is_depthwise(self) -> bool:
         """Whether each channel is a group."""
         return self.groups == self.in_channels > 1
+
+    @property
+    def is_of_patches(self) -> bool:
+        """Whether it cuts an image of few channels into patches that do not overlap, forward."""
+        is_of_few = self.groups == 1 and self.in_channels <= _PATCH_CHANNELS
+        is_cut = self.kernel == self.stride and any(taps > 1 for taps in self.kernel)
+        return self.direction == "forward" and is_of_few and is_cut
 
 
 class AttentionSize(NamedTuple):

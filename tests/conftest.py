@@ -25,7 +25,7 @@ if importlib.util.find_spec("neusight") is None:
 #: No test finds what another run compiled, but those of the cache itself, which say so.
 os.environ["NEUSIGHT_COMPILE_CACHE"] = "0"
 
-# A shell starts what it runs in the background deaf to Ctrl-C, and so all that tests start; their
+# A shell starts what it runs in the background ignoring Ctrl-C, and so all that tests start; their
 # Ctrl-C is meant.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -125,12 +125,13 @@ class _SkippedTests:
             self.skipped.add(report.nodeid)
 
     def pytest_sessionfinish(self) -> None:
-        if self.config.cache is not None:
-            self.config.cache.set(_SKIPPED, sorted(self.skipped))
+        cache = getattr(self.config, "cache", None)  # absent without pytest's cacheprovider
+        if cache is not None:
+            cache.set(_SKIPPED, sorted(self.skipped))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--skipped") or config.cache is None:
+    if not config.getoption("--skipped") or getattr(config, "cache", None) is None:
         return
     skipped = set(config.cache.get(_SKIPPED, []))
     chosen = [item for item in items if {item.nodeid, item.nodeid.partition("::")[0]} & skipped]

@@ -1,4 +1,4 @@
-"""Calls of ops as a recording holds them, made by hand or heard from a program."""
+"""Calls of ops as a recording holds them, made by hand or recorded from a program."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Listener(TorchDispatchMode):
         return out
 
 
-def heard(program: Callable[[], Any]) -> list[tuple[OpSignature, int | None]]:
+def recorded_calls(program: Callable[[], Any]) -> list[tuple[OpSignature, int | None]]:
     """The ops of a program on the meta device, without those on the host."""
     with torch.device("meta"), Listener() as listener:
         program()
@@ -108,7 +108,7 @@ def heard(program: Callable[[], Any]) -> list[tuple[OpSignature, int | None]]:
 def check_flops(program: Callable[[], Any], num_counted: int) -> None:
     """Our FLOPs of products, convolutions and attention are torch's."""
     classes = (KernelClass.GEMM, KernelClass.CONVOLUTION, KernelClass.ATTENTION)
-    counted = [(call, flops) for call, flops in heard(program) if flops is not None]
+    counted = [(call, flops) for call, flops in recorded_calls(program) if flops is not None]
 
     assert len(counted) == num_counted
     for call, flops in counted:

@@ -1,4 +1,4 @@
-"""What tells two sparse tensors apart without their values."""
+"""What distinguishes two sparse tensors without their values."""
 
 from __future__ import annotations
 

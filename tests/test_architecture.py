@@ -48,7 +48,7 @@ NEEDS_TORCH = (
     "neusight.stubs.shared",
 )
 #: Rooms, and modules that stand outside them, lowest first: each imports only what comes before it.
-#: A room is a folder with all that lies in it. HOW_IT_WORKS.md says what each holds.
+#: A package is a folder with all that lies in it. HOW_IT_WORKS.md says what each holds.
 ORDER = (
     "neusight._version",
     "neusight.predictors.errors",
@@ -170,14 +170,14 @@ TESTED_WITH = {
     "neusight.timeline": "timeline/test_scheduler.py",
     "neusight.timeline.operators": "timeline/operators/test_tree.py",
 }
-#: Modules at the top of a folder, beside its rooms and the list of its names.
+#: Modules at the top of a folder, beside its packages and the list of its names.
 MOST_MODULES = 10
-#: Nine of ten functions of a room are at most this long, lines.
+#: Nine of ten functions of a package are at most this long, lines.
 LONG_FUNCTION = 25
 #: A class above this says why, in a comment at it that begins like `LONG_CLASS`.
 LONG_CLASS_LINES = 300
 LONG_CLASS = "# Over 300 lines: "
-#: The lazy list of public names, and `python -m neusight`: thin, and they see all rooms.
+#: The lazy list of public names, and `python -m neusight`: thin, and they see all packages.
 FRONT_DOORS = ("neusight", "neusight.__main__", "neusight.predictors", "neusight.recording")
 #: The program's own `main`, and the command `run`, which is called as each command's `run` is.
 NAMED_ALIKE = ("neusight.integrations.cli.main", "neusight.integrations.cli.commands.run")
@@ -307,27 +307,29 @@ def test_hooks_never_import_integrations(source: Source) -> None:
     assert upward == [] or source.module in FRONT_DOORS
 
 
-def room_of(module: str) -> str:
+def package_of(module: str) -> str:
     """The entry of `ORDER` that a module belongs to."""
-    return max((room for room in ORDER if is_within(module, room)), key=len, default=module)
+    return max(
+        (package for package in ORDER if is_within(module, package)), key=len, default=module
+    )
 
 
 def test_every_module_has_its_place_in_the_order() -> None:
-    homes = {room_of(source.module) for source in SOURCES if not is_front_door(source.module)}
+    homes = {package_of(source.module) for source in SOURCES if not is_front_door(source.module)}
 
     assert homes == set(ORDER)
 
 
 @each()
-def test_a_room_imports_only_what_is_below_it(source: Source) -> None:
+def test_a_package_imports_only_what_is_below_it(source: Source) -> None:
     if is_front_door(source.module):
         return
-    place = ORDER.index(room_of(source.module))
+    place = ORDER.index(package_of(source.module))
 
     loaded = {target(found, MODULES) for found in imports(ast.walk(source.tree))} & MODULES
-    rooms = {room_of(module) for module in loaded if not is_front_door(module)}
+    packages = {package_of(module) for module in loaded if not is_front_door(module)}
 
-    assert [room for room in rooms if ORDER.index(room) > place] == []
+    assert [package for package in packages if ORDER.index(package) > place] == []
 
 
 def is_front_door(module: str) -> bool:
@@ -388,12 +390,12 @@ def test_no_function_is_named_as_its_module(source: Source) -> None:
     assert source.module.rpartition(".")[2] not in functions or source.module in NAMED_ALIKE
 
 
-def test_the_tests_mirror_the_rooms() -> None:
-    rooms = {part for room in ORDER for part in room.split(".")} | {"end_to_end", "golden"}
+def test_the_tests_mirror_the_packages() -> None:
+    packages = {part for package in ORDER for part in package.split(".")} | {"end_to_end", "golden"}
     folders = [path for path in (ROOT / "tests").iterdir() if path.is_dir()]
 
     strangers = [
-        path.name for path in folders if path.name not in rooms and not path.name.startswith("_")
+        path.name for path in folders if path.name not in packages and not path.name.startswith("_")
     ]
 
     assert strangers == []
@@ -409,10 +411,12 @@ def test_every_module_has_a_test_of_its_own_or_one_that_is_stated() -> None:
     files = [one for one in SOURCES if not one.path.name.startswith("__")]
     others = [one.module for one in files if not has_own_test(one)]
 
-    assert [one for one in others if not any(is_within(one, room) for room in TESTED_WITH)] == []
-    for room, test in TESTED_WITH.items():
+    assert [
+        one for one in others if not any(is_within(one, package) for package in TESTED_WITH)
+    ] == []
+    for package, test in TESTED_WITH.items():
         assert (TESTS / test).is_file(), test
-        assert any(is_within(module, room) for module in others), f"{room} needs no entry"
+        assert any(is_within(module, package) for module in others), f"{package} needs no entry"
 
 
 def test_imports_are_absolute_and_by_import_name() -> None:

@@ -1,4 +1,4 @@
-"""The recipe for machines without Linux x86-64; its lines agree with what is packaged and told."""
+"""The recipe for machines without Linux x86-64; its lines agree with package and documents."""
 
 from __future__ import annotations
 

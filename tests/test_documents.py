@@ -1,4 +1,4 @@
-"""What the documents tell people to type works as written."""
+"""What the documents have people type works as written."""
 
 from __future__ import annotations
 

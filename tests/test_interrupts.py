@@ -32,7 +32,9 @@ SAMPLED_LINES = 24
 #: Loops that only an interrupt ends give up after this, in seconds: far above what any needs.
 GIVE_UP_S = 300
 
-ROOMS = tuple(f"{ROOT / room}{os.sep}" for room in ("neusight_hooks", "integrations", "predictors"))
+FOLDERS = tuple(
+    f"{ROOT / folder}{os.sep}" for folder in ("neusight_hooks", "integrations", "predictors")
+)
 
 
 @pytest.fixture(autouse=True)
@@ -117,7 +119,7 @@ class AtLine:
         self.num_lines = 0
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> Any:
-        if not frame.f_code.co_filename.startswith(ROOMS):
+        if not frame.f_code.co_filename.startswith(FOLDERS):
             return None
         if event == "line":
             self.num_lines += 1
@@ -317,7 +319,7 @@ def test_a_loop_that_sleeps_ends() -> None:
 
 @pytest.fixture
 def presses() -> Iterator[list[int]]:
-    """A handler of the user's own, which raises nothing; what it was told."""
+    """A handler of the user's own, which raises nothing; what it was given."""
     reported: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, frame: reported.append(number))
     yield reported

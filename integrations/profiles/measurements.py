@@ -267,7 +267,7 @@ def _as_today(
     call: RecordedCall, results: Iterator[tuple[int, ...]], *, is_first: bool
 ) -> RecordedCall:
     """A convolution of an older torch as the operator that today's has for it, where its shapes
-    tell its stride."""
+    determine its stride."""
     shapes = [tuple(shape) for shape in call.dims]
     found = older_convolution(call.name, shapes, results, is_first=is_first)
     if found is None:

@@ -162,7 +162,7 @@ def _register_stub_guard() -> None:
 
 def _enter_device_guard(undo: ExitStack) -> None:
     """A device guard for CUDA that touches no driver. It stays on a CPU build: no torch call there
-    can tell, and tensors of the forecast may still be alive."""
+    can determine, and tensors of the forecast may still be alive."""
     slot = _guard_slot()
     real = slot[_CUDA_DEVICE_TYPE]
     has_gpu = torch.cuda.device_count() > 0

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from neusight.fake_cuda.import_hooks import when_imported
 from neusight.fake_cuda.patching import Patches
 from neusight.recording.tensor import ForecastTensor
-
-if TYPE_CHECKING:
-    from neusight.recording.recorder import Recorder
 
 #: Packages that install or import only where CUDA is.
 CUDA_ONLY = (
@@ -56,7 +54,9 @@ def cuda_only_package(error: ImportError) -> str | None:
     return name if name in CUDA_ONLY else None
 
 
-def install_packages(patches: Patches, recorder: Recorder) -> None:
+def install_packages(
+    patches: Patches, take_over: Callable[[Any, Callable[..., Any]], None]
+) -> None:
     """Libraries that keep what torch.cuda answered ask again, inside and afterwards; those that
     treat fake tensors as a sign of tracing take the eager path for forecasts."""
     _forget_answers()
@@ -75,7 +75,7 @@ def install_packages(patches: Patches, recorder: Recorder) -> None:
         for name in ("quantize_affine", "quantize_symmetric"):
             op = getattr(torch.ops.quanto, name).default
             key = torch._C.DispatchKey.CompositeExplicitAutograd
-            recorder.take_over(op, functools.partial(op._op_dk, key))
+            take_over(op, functools.partial(op._op_dk, key))
 
     when_imported(patches, "optimum.quanto.library.quantize", patch_quanto)
 

@@ -142,7 +142,7 @@ def _install_torch_cuda(on: Opening) -> None:
     install_cuda_module(on.patches, on.recorder, on.gpu, memory, query, lambda: on.clock)
     install_native_names(on.patches, on.recorder, on.gpu, query)
     install_accelerator(on.patches)
-    install_covariance(on.patches, on.recorder)
+    install_covariance(on.patches, on.recorder.known)
     install_overrides(on.patches, on.recorder, on.gpu, on.on_tracked_query)
 
 
@@ -172,6 +172,12 @@ def _install_distributed(on: Opening) -> None:
 
 def _refuse_process_groups(*args: object, **kwargs: object) -> None:
     require("distributed")
+
+
+def _install_generators(on: Opening) -> None:
+    """One for each GPU of the ranks."""
+    recorder = on.recorder
+    install_generators(on.patches, recorder.devices, recorder.fake_kernels.gpu_generators)
 
 
 def _install_user_extensions(on: Opening) -> None:
@@ -236,11 +242,11 @@ def _start_recording(on: Opening) -> None:
 _INSTALLERS: tuple[Callable[[Opening], None], ...] = (
     _install_core,
     _install_torch_cuda,
-    lambda on: install_packages(on.patches, on.recorder),
+    lambda on: install_packages(on.patches, on.recorder.take_over),
     lambda on: install_modules(on.patches, on.recorder),
     _install_profiler,
     _install_distributed,
-    lambda on: install_generators(on.patches, on.recorder),  # one for each GPU of the ranks
+    _install_generators,
     lambda on: install_nested(on.patches, on.recorder),
     _install_user_extensions,
     _install_processes,

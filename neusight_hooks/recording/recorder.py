@@ -177,7 +177,7 @@ class Recorder:
     def current_stream(self, number: int) -> None:
         self._streams.number = number
 
-    def note_urgent(self, stream: int) -> None:
+    def record_urgent(self, stream: int) -> None:
         """The stream has high priority."""
         known = self.options.get(URGENT_STREAMS_OPTION, "").split(",")
         numbers = sorted({stream, *(int(number) for number in known if number)})

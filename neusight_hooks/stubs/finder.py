@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from email.message import Message
 from importlib import import_module, metadata
 from importlib.abc import Loader
@@ -17,7 +17,6 @@ from neusight.stubs.requirements import is_optional, lacks_what_is_imported
 if TYPE_CHECKING:
     from contextlib import ExitStack
 
-    from neusight.recording.recorder import Recorder
 
 #: Where the spec of a stub says that it comes from.
 _ORIGIN = "stub of neusight"
@@ -26,22 +25,22 @@ _ORIGIN = "stub of neusight"
 _CANNOT_BE_IMPORTED = (ImportError, OSError, RuntimeError, AssertionError)
 
 
-def install_stubs(undo: ExitStack, recorder: Recorder) -> None:
+def install_stubs(undo: ExitStack, warn: Callable[[str], None]) -> None:
     """Packages that need CUDA and cannot be imported are found until `undo` ends, and what the
     program used of them is said then."""
     finder = _StubFinder()
-    undo.callback(_warn_of_failures, recorder, finder.failures)
+    undo.callback(_warn_of_failures, warn, finder.failures)
     undo.callback(_forget_modules)
     undo.callback(sys.meta_path.remove, finder)
     sys.meta_path.insert(0, finder)
 
 
-def _warn_of_failures(recorder: Recorder, failures: Mapping[str, str]) -> None:
+def _warn_of_failures(warn: Callable[[str], None], failures: Mapping[str, str]) -> None:
     from neusight.stubs.stub_ops import used_functions
 
     for package, functions in used_functions().items():
         why = f"cannot be imported ({failures[package]})" if package in failures else ""
-        recorder.warn_once(
+        warn(
             f"{package} {why or 'is not installed'}; its functions are forecast by stubs: "
             f"{', '.join(functions)}"
         )

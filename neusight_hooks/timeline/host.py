@@ -138,7 +138,7 @@ _CALLS_OF_THE_DRIVER = (
     "launch_us", "graph_launch_us", "graph_kernel_us", "memcpy_us", "event_us", "synchronize_us",
 )  # fmt: skip
 #: What torch's version does not change.
-_OF_THE_DRIVER = (*_CALLS_OF_THE_DRIVER, "pageable_mb_us")
+_OF_THE_DRIVER = (*_CALLS_OF_THE_DRIVER, "loop_us", "pageable_mb_us")
 
 #: Dispatch of an op by the first release that has it, over torch 2.5's, whose hosts were measured
 #: (data/kernelbench v0). Priors: nobody ran two releases on one machine here; published dispatch
@@ -409,7 +409,9 @@ def stated_host(text: str, gpu: GPU) -> HostProfile:
     if torch:
         made = made.as_torch(torch)
     if "launch" in figures:
-        made = replace(made, launch_us=figures["launch"])
+        launch_us = figures["launch"]
+        loop_us = made.loop_us * launch_us / made.launch_us
+        made = replace(made, launch_us=launch_us, loop_us=loop_us)
     _, comma, ingredients = text.partition(",") if name else ("", ",", text)
     return replace(made, name=f"{name or base.name}{comma}{ingredients}") if comma else base
 

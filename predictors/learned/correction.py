@@ -196,11 +196,12 @@ _FP32_ROWS = frozenset({"softmax", "layer_norm"})
 def _convolution_family(kernel: Kernel, size: ConvolutionSize, gpu: GPU) -> str | None:
     """MIOpen's in all forms. Groups on data centre GPUs with TF32, as an H100 ran them under torch
     2.11 (on an L40S the physics is nearer: data/kernelbench 7 against 8 to 20 %). Images without
-    groups on Hopper's tensor cores, as H100 and H200 ran them (of the other GPUs in that data L40S
-    gains by that network and A100 loses). Elsewhere cuDNN's images without groups or dilation:
-    where algorithms are found by trial as data/deepbench has them, on ordinary cores of GPUs
-    without TF32 and on Volta's tensor cores; else as data/paper_fp32, in FP32: 3 x 3, forward,
-    without a stride."""
+    groups on Hopper's tensor cores, as H100 and H200 ran them under torch 2.11 (of the other GPUs
+    in that data L40S gains by that network and A100 loses; patches of images under an older cuDNN,
+    as profiles show them, are nearer by the physics). Elsewhere cuDNN's images without groups or
+    dilation: where algorithms are found by trial as data/deepbench has them, on ordinary cores of
+    GPUs without TF32 and on Volta's tensor cores; else as data/paper_fp32, in FP32: 3 x 3,
+    forward, without a stride."""
     if min(size[:4]) < 1 or min(*size.input, *size.output) < 1:
         return None
     if gpu.vendor == "amd":
@@ -216,7 +217,8 @@ def _convolution_family(kernel: Kernel, size: ConvolutionSize, gpu: GPU) -> str 
         )
         return "convolution_groups" if is_known and not shares_lanes(gpu) else None
     if gpu.compute_capability[0] == _HOPPER and size.groups == 1 and len(size.kernel) <= 2:
-        return "convolution_hopper" if kernel.compute in _TENSOR_UNITS else None
+        is_known = kernel.compute in _TENSOR_UNITS and kernel.variant != "cudnn_9_1"
+        return "convolution_hopper" if is_known else None
     if not is_plain or kernel.compute not in ("fp32", "fp16"):
         return None
     if kernel.variant == "fastest" and gpu.compute_capability < _AMPERE:

@@ -504,11 +504,9 @@ def _gather_us(size: ConvolutionSize, gpu: GPU) -> float:
 
 
 def _is_of_patches(kernel: Kernel, gpu: GPU) -> bool:
-    """Whether MIOpen cuts an image of few channels into patches that do not overlap."""
-    size = _size_of(kernel)
-    is_of_few = size.groups == 1 and size.in_channels <= _PATCH_CHANNELS
-    is_cut = size.kernel == size.stride and prod(size.kernel) > 1 and size.direction == "forward"
-    return gpu.vendor == "amd" and kernel.compute in _HALVES and is_of_few and is_cut
+    """Whether MIOpen cuts an image into patches."""
+    is_miopens = gpu.vendor == "amd" and kernel.compute in _HALVES
+    return is_miopens and _size_of(kernel).is_of_patches
 
 
 def _patches_us(kernel: Kernel, gpu: GPU) -> float:

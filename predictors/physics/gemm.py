@@ -414,7 +414,7 @@ def unaligned_us(kernel: Kernel, gpu: GPU, time_us: float) -> float:
     narrow_us = accesses * 1e6 / (gpu.num_sms * gpu.clock_hz)
     work_us = max(0.0, time_us - gpu.floor_us)
     if gpu.vendor == "nvidia" and gpu.compute_capability[0] >= _HOPPER:
-        rate = _older_kernels_flops(kernel) * gpu.num_sms * gpu.clock_hz
+        rate = _older_kernels_flops(kernel, gpu) * gpu.num_sms * gpu.clock_hz
         slowed_us = max(work_us, kernel.flops * 1e6 / rate)
     else:
         slowed_us = work_us * (UNALIGNED_FACTOR if gpu.vendor == "nvidia" else 1.0)
@@ -422,12 +422,23 @@ def unaligned_us(kernel: Kernel, gpu: GPU, time_us: float) -> float:
 
 
 #: FLOP per clock and SM of what cuBLAS falls back on from Hopper on, whose own kernels load by
-#: 16 bytes: kernels of Turing for 16-bit rows aligned to 2 bytes (cutlass_75_tensorop_..._align1),
-#: of Ampere for 4 (..._align2) and for TF32. The even half of `benchmarks/measured/h100`, products
-#: of 30 us and more: 340-648, median 455; 1058; 446-557, median 510. The odd half, not used:
-#: 300-640, 1048-1106, 404-572.
-_OLDER_KERNELS_FLOPS = {2: 455.0, 4: 1058.0, 8: 1058.0}
+#: 16 bytes: kernels of Ampere for 16-bit rows aligned to 4 bytes (cutlass_80_tensorop_..._align2)
+#: and for TF32. The even half of `benchmarks/measured/h100`, products of 30 us and more: 1058;
+#: 446-557, median 510. The odd half, not used: 1048-1106, 404-572.
+_OLDER_KERNELS_FLOPS = {4: 1058.0, 8: 1058.0}
 _OLDER_TF32_FLOPS = 510.0
+
+#: The same of kernels of Turing for rows aligned to 2 bytes (cutlass_75_tensorop_..._align1), in a
+#: long loop; the steps of K that the rest of a tile takes as long as, but no longer than the loop
+#: (data/profiled_kernels, K of 64); the edge of a tile, below which rows and columns nothing was
+#: measured, and the least steps of K of a part where a few tiles share theirs. The even half of
+#: `benchmarks/measured/h100`, by shape, products of 15 us and more, 18 rows: 29 -> 9 % off in the
+#: median against one rate for all; the odd half, 8 rows not used: 21 -> 7.
+_NARROW_FLOPS = 610.0
+_NARROW_START = 225.0
+_NARROW_EDGE = 128
+_NARROW_LEAST_EDGE = 16
+_NARROW_LEAST_K = 256
 
 #: FLOP per clock and SM of cuBLAS's products of 8-bit integers from Hopper on, by kernels of Ampere
 #: (cutlass_80_tensorop_i16832gemm_s8_128x128), and the edge of their tiles, of which few rows take
@@ -443,7 +454,7 @@ _OUTER_TILE = 128
 _OUTER_STEP_CLOCKS = 740.0
 
 
-def _older_kernels_flops(kernel: Kernel) -> float:
+def _older_kernels_flops(kernel: Kernel, gpu: GPU) -> float:
     """FLOP per clock and SM of the kernels for the alignment of a product's rows."""
     if kernel.compute == "tf32":
         return _OLDER_TF32_FLOPS
@@ -452,7 +463,25 @@ def _older_kernels_flops(kernel: Kernel) -> float:
     alignment = min(
         math.gcd(getattr(kernel.size, axis) * itemsize, _ALIGNED_BYTES) for axis in axes
     )
-    return _OLDER_KERNELS_FLOPS.get(max(2, alignment), math.inf)
+    if alignment <= 2:
+        return _narrow_flops(kernel, gpu)
+    return _OLDER_KERNELS_FLOPS.get(alignment, math.inf)
+
+
+def _narrow_flops(kernel: Kernel, gpu: GPU) -> float:
+    """What rows aligned to 2 bytes leave, of tiles and waves that the product fills."""
+    size = kernel.size
+    assert isinstance(size, GemmSize)
+    if min(size.m, size.n) < _NARROW_LEAST_EDGE:
+        return _NARROW_FLOPS
+    rows, columns = (math.ceil(edge / _NARROW_EDGE) for edge in (size.m, size.n))
+    num_tiles = size.batch * rows * columns
+    num_parts = max(1, min(gpu.num_sms // num_tiles, size.k // _NARROW_LEAST_K))
+    num_ctas = num_tiles * num_parts
+    waves = num_ctas / (math.ceil(num_ctas / gpu.num_sms) * gpu.num_sms)
+    filled = size.m * size.n / (rows * columns * _NARROW_EDGE * _NARROW_EDGE)
+    loop = size.k / (size.k + min(size.k, _NARROW_START))
+    return _NARROW_FLOPS * filled * waves * loop
 
 
 def _unaligned_accesses(kernel: Kernel, gpu: GPU) -> float:

@@ -163,7 +163,7 @@ def label_overhead(group: Group) -> tuple[float, float]:
     """The host's share of each label and the shortest label, µs, of that GPU and operation.
 
     From the calibration rows alone. Streaming operations, whose time is a multiple of the physics',
-    tell their overhead as the intercept of their labels over it: the shortest label would be too
+    give their overhead as the intercept of their labels over it: the shortest label would be too
     much, as launches overlap with longer kernels (V100: 29 µs for add, which leaves 1,045 GB/s of
     900; the intercept is 15). For others it is the shortest label less the shortest kernel.
     """

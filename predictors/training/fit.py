@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,6 +31,7 @@ from neusight.predictors.learned.network import Network, exp_of, save_network
 from neusight.predictors.tiled import Tiled
 from neusight.predictors.training.dataset import Group, is_held_out
 from neusight.predictors.training.datasheet import prior_constants
+from neusight.predictors.training.descent import Descent, Layers, descend, first_layers, one_core
 from neusight.predictors.training.evaluate import ABOVE_FLOOR, label_overhead
 from neusight.predictors.training.reading import read_dataset
 from neusight.predictors.training.tables.files import data_hash
@@ -350,40 +350,37 @@ def _optimized(
     """The layers that fit the target best, by AdamW on the weighted mean of |error|."""
     import torch
 
-    previous = torch.get_num_threads()
-    torch.set_num_threads(1)  # the order of sums, and so the weights, depends on it
-    try:
-        generator = torch.Generator().manual_seed(seed)
-        layers = _first_layers([inputs.shape[1], *recipe.hidden, 1], generator)
-        columns = tuple(
-            torch.tensor(part, dtype=torch.float32) for part in (inputs, target, weight)
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(matrix: torch.Tensor, num_inputs: int) -> torch.Tensor:
+        """Within 1/√inputs."""
+        edge = (1.0 / num_inputs) ** 0.5
+        return matrix.uniform_(-edge, edge, generator=generator)
+
+    def loss(rows: Sequence[torch.Tensor]) -> torch.Tensor:
+        given, wanted, weights = rows
+        noise = torch.empty_like(given).normal_(generator=generator)
+        found = _output(layers, given + recipe.jitter * noise, recipe.bound)
+        return (weights * (found - wanted).abs()).mean()
+
+    with one_core():
+        layers = first_layers([inputs.shape[1], *recipe.hidden, 1], draw)
+        columns = [torch.tensor(part, dtype=torch.float32) for part in (inputs, target, weight)]
+        descent = Descent(
+            recipe.epochs,
+            recipe.batch_rows,
+            recipe.learning_rate,
+            recipe.weight_decay,
+            _WARM_UP_SHARE,
         )
-        _descend(layers, columns, recipe, generator, progress)
-    finally:
-        torch.set_num_threads(previous)
-    return tuple(
-        (matrix.detach().numpy().astype(np.float64), bias.detach().numpy().astype(np.float64))
-        for matrix, bias in layers
-    )
+        return tuple(descend(layers, columns, loss, descent, generator, progress))
 
 
-def _first_layers(
-    sizes: Sequence[int], generator: torch.Generator
-) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Matrices drawn within 1/√inputs, and biases of zero."""
-    import torch
-
-    layers = []
-    for before, after in pairwise(sizes):
-        edge = (1.0 / before) ** 0.5
-        drawn = torch.empty(after, before).uniform_(-edge, edge, generator=generator)
-        layers.append((drawn.requires_grad_(), torch.zeros(after, requires_grad=True)))
-    return layers
+#: Share of the steps in which the learning rate rises.
+_WARM_UP_SHARE = 0.15
 
 
-def _output(
-    layers: Sequence[tuple[torch.Tensor, torch.Tensor]], values: torch.Tensor, bound: float
-) -> torch.Tensor:
+def _output(layers: Layers, values: torch.Tensor, bound: float) -> torch.Tensor:
     """What `Network.run` computes, for torch to differentiate."""
     import torch
 
@@ -393,46 +390,6 @@ def _output(
             values = 0.5 * values * (1.0 + values * torch.rsqrt(1.0 + values * values))
     last = values[:, 0]
     return bound * last * torch.rsqrt(1.0 + last * last)
-
-
-def _descend(
-    layers: Sequence[tuple[torch.Tensor, torch.Tensor]],
-    columns: tuple[torch.Tensor, ...],
-    recipe: Recipe,
-    generator: torch.Generator,
-    progress: Callable[[float], None],
-) -> None:
-    """Moves the layers' weights, batch by batch in an order drawn again each epoch."""
-    import torch
-
-    inputs, target, weight = columns
-    batch = min(recipe.batch_rows, len(inputs))
-    num_steps = recipe.epochs * (len(inputs) // batch)
-    parameters = [matrix for matrix, _ in layers] + [bias for _, bias in layers]
-    optimizer = torch.optim.AdamW(
-        parameters, lr=recipe.learning_rate, weight_decay=recipe.weight_decay
-    )
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, recipe.learning_rate, total_steps=num_steps + 1, pct_start=_WARM_UP_SHARE
-    )
-    step = 0
-    for _ in range(recipe.epochs):
-        order = torch.randperm(len(inputs), generator=generator)
-        for start in range(0, len(inputs) - batch + 1, batch):
-            chosen = order[start : start + batch]
-            noise = torch.empty_like(inputs[chosen]).normal_(generator=generator)
-            found = _output(layers, inputs[chosen] + recipe.jitter * noise, recipe.bound)
-            loss = (weight[chosen] * (found - target[chosen]).abs()).mean()
-            optimizer.zero_grad()
-            torch.autograd.backward(loss)
-            optimizer.step()
-            schedule.step()
-            step += 1
-            progress(step / num_steps)
-
-
-#: Share of the steps in which the learning rate rises.
-_WARM_UP_SHARE = 0.15
 
 
 # -- intervals ---------------------------------------------------------------------------------

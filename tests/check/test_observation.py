@@ -30,7 +30,7 @@ from neusight.predictors.measuring.calibration import Measurement
 from neusight.recording.recording import MathMode, OpCall, OpSignature, TensorSpec
 
 HERE = Path(__file__)
-#: What baselines kept before torch.compile was told of.
+#: What baselines kept before torch.compile was recorded.
 KNOWN_EARLIER = {metric.name for metric in METRICS}
 
 

@@ -1,4 +1,4 @@
-"""A command line that means something else is told what to type."""
+"""A command line that means something else is answered with what to type."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ import torch
 from torch import nn
 import torch.nn.functional as F
 
-def told(function):
+def outcome(function):
     try:
         return repr(function())
     except BaseException as error:
@@ -221,40 +221,40 @@ def profile():
 
 def probe():
     return {
-        "cuda()": told(lambda: torch.ones(2).cuda()),
-        "to": told(lambda: torch.ones(2).to("cuda")),
-        "module": told(lambda: nn.Linear(2, 2).cuda()),
-        "factory": told(lambda: torch.ones(2, device="cuda")),
-        "available": told(torch.cuda.is_available),
-        "count": told(torch.cuda.device_count),
-        "name": told(lambda: torch.cuda.get_device_name(0)),
-        "initialized": told(torch.cuda.is_initialized),
-        "memory": told(torch.cuda.memory_allocated),
-        "accelerator": told(torch.accelerator.current_accelerator),
-        "accelerator available": told(torch.accelerator.is_available),
-        "stream": told(torch.cuda.Stream),
-        "event": told(lambda: torch.cuda.Event().record()),
-        "graph": told(torch.cuda.CUDAGraph),
-        "generator": told(lambda: torch.Generator("cuda")),
-        "version": told(lambda: torch.version.cuda),
-        "cudnn": told(torch.backends.cudnn.version),
-        "cudnn available": told(torch.backends.cudnn.is_available),
-        "bf16": told(torch.cuda.is_bf16_supported),
-        "arch": told(torch.cuda.get_arch_list),
-        "scaler": told(lambda: torch.amp.GradScaler("cuda").is_enabled()),
-        "autocast": told(autocast),
-        "autocast on cuda": told(half_on_cuda),
-        "optimizer": told(optimize),
-        "compile": told(compiled),
-        "pin": told(lambda: torch.ones(2).pin_memory().is_pinned()),
-        "attention": told(lambda: F.scaled_dot_product_attention(*[torch.ones(1, 1, 2, 8)] * 3)),
-        "lstm": told(lambda: nn.LSTM(2, 2)(torch.zeros(1, 1, 2))[0].shape),
-        "rms norm": told(lambda: F.rms_norm(torch.ones(2, 2, requires_grad=True), (2,))),
-        "silu": told(lambda: torch.autograd.functional.jacobian(F.silu, torch.ones(2))),
-        "seed": told(lambda: (torch.initial_seed() > 0, torch.get_default_dtype())),
-        "empty": told(lambda: torch.empty(2, device="meta").device),
-        "profile": told(profile),
-        "transformers": told(flash),
+        "cuda()": outcome(lambda: torch.ones(2).cuda()),
+        "to": outcome(lambda: torch.ones(2).to("cuda")),
+        "module": outcome(lambda: nn.Linear(2, 2).cuda()),
+        "factory": outcome(lambda: torch.ones(2, device="cuda")),
+        "available": outcome(torch.cuda.is_available),
+        "count": outcome(torch.cuda.device_count),
+        "name": outcome(lambda: torch.cuda.get_device_name(0)),
+        "initialized": outcome(torch.cuda.is_initialized),
+        "memory": outcome(torch.cuda.memory_allocated),
+        "accelerator": outcome(torch.accelerator.current_accelerator),
+        "accelerator available": outcome(torch.accelerator.is_available),
+        "stream": outcome(torch.cuda.Stream),
+        "event": outcome(lambda: torch.cuda.Event().record()),
+        "graph": outcome(torch.cuda.CUDAGraph),
+        "generator": outcome(lambda: torch.Generator("cuda")),
+        "version": outcome(lambda: torch.version.cuda),
+        "cudnn": outcome(torch.backends.cudnn.version),
+        "cudnn available": outcome(torch.backends.cudnn.is_available),
+        "bf16": outcome(torch.cuda.is_bf16_supported),
+        "arch": outcome(torch.cuda.get_arch_list),
+        "scaler": outcome(lambda: torch.amp.GradScaler("cuda").is_enabled()),
+        "autocast": outcome(autocast),
+        "autocast on cuda": outcome(half_on_cuda),
+        "optimizer": outcome(optimize),
+        "compile": outcome(compiled),
+        "pin": outcome(lambda: torch.ones(2).pin_memory().is_pinned()),
+        "attention": outcome(lambda: F.scaled_dot_product_attention(*[torch.ones(1, 1, 2, 8)] * 3)),
+        "lstm": outcome(lambda: nn.LSTM(2, 2)(torch.zeros(1, 1, 2))[0].shape),
+        "rms norm": outcome(lambda: F.rms_norm(torch.ones(2, 2, requires_grad=True), (2,))),
+        "silu": outcome(lambda: torch.autograd.functional.jacobian(F.silu, torch.ones(2))),
+        "seed": outcome(lambda: (torch.initial_seed() > 0, torch.get_default_dtype())),
+        "empty": outcome(lambda: torch.empty(2, device="meta").device),
+        "profile": outcome(profile),
+        "transformers": outcome(flash),
     }
 
 def flash():
@@ -723,7 +723,7 @@ os.write(log, "".join(text for text in forecast.warnings if "past" in text).enco
 
 
 def test_the_log_of_a_test_runner_above_is_no_change(tmp_path: Path) -> None:
-    """It captures what tests print, and tells its progress in the file that it was started with."""
+    """It captures what tests print, and writes its progress in the file it was started with."""
     (tmp_path / "logged.py").write_text(LOGGED)
 
     command = f"'{sys.executable}' logged.py; true"  # a shell above, whose output the log is

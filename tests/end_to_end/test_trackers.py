@@ -13,7 +13,7 @@ import pytest
 
 from places import ROOT
 
-#: No server is asked, nothing is told.
+#: No server is contacted.
 OFFLINE = {
     "WANDB_MODE": "offline",
     "WANDB_SILENT": "true",

@@ -63,7 +63,7 @@ def test_without_a_forecast_the_training_goes_on() -> None:
     assert not run.should_stop
 
 
-def test_a_second_fit_counts_anew() -> None:
+def test_a_second_fit_counts_from_zero() -> None:
     run, callback = trainer(), LightningForecastCallback(steps=2)
 
     with neusight.forecast_on("H100"):

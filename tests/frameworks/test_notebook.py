@@ -262,7 +262,7 @@ def test_threads_of_a_cell_run_and_print(kernel: Kernel) -> None:
     assert shown.error == ""
 
 
-def test_a_module_that_changed_between_cells_is_loaded_anew(kernel: Kernel) -> None:
+def test_a_module_that_changed_between_cells_is_loaded_again(kernel: Kernel) -> None:
     write = "open('layers.py', 'w').write({!r})\nos.utime('layers.py', (1e9 + {}, 1e9 + {}))\n"
     cell = "%%neusight H100 --as {}\ny = layers.doubled(torch.ones(5, device='cuda'))"
     kernel.run("%load_ext autoreload\n%autoreload 2\nsys.path.insert(0, os.getcwd())")
@@ -282,17 +282,17 @@ def test_a_long_cell_says_how_far_it_is_until_it_ends(kernel: Kernel) -> None:
         "from neusight.integrations.program.progress.reporting import ReportInterval\n"
         "usual = notebook._REPORT_INTERVAL\n"
         "notebook._REPORT_INTERVAL = ReportInterval(0.001, 0.001)\n"
-        "told, show = [], notebook._UpdatedLine.show\n"
-        "notebook._UpdatedLine.show = lambda line, text: (told.append(text), show(line, text))\n"
+        "shown, show = [], notebook._UpdatedLine.show\n"
+        "notebook._UpdatedLine.show = lambda line, text: (shown.append(text), show(line, text))\n"
     )
 
     shown = kernel.run(
         "%%neusight H100\n"
-        "while not told or ' ops, ' not in told[-1]:\n"
+        "while not shown or ' ops, ' not in shown[-1]:\n"
         "    y = torch.ones(5, device='cuda') * 2\n"
     )
     after = kernel.run(
-        "notebook._REPORT_INTERVAL = usual\nnotebook._UpdatedLine.show = show\ntold[-1]"
+        "notebook._REPORT_INTERVAL = usual\nnotebook._UpdatedLine.show = show\nshown[-1]"
     )
 
     assert [text.partition(",")[0] for text in shown.texts] == ["", "H100-SXM5-80GB: fits"]

@@ -277,7 +277,7 @@ def test_the_text_tab_states_the_verdict_and_the_advice(
     names = ("H100-SXM5-80GB: fits", "What to change (each alone)", "per training step")
     wait_for(
         lambda: all(name in browser.run(within) for name in names),
-        lambda: f"the tab tells nothing of it: {browser.run(within)[-1000:]}",
+        lambda: f"the tab does not show it: {browser.run(within)[-1000:]}",
     )
     browser.screenshot(screenshots / "text.png")
 

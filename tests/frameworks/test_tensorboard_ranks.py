@@ -31,7 +31,7 @@ def kernel(number: int, **args: Any) -> Event:
     }  # fmt: skip
 
 
-def noted(ts: float, **args: Any) -> Event:
+def collective_call(ts: float, **args: Any) -> Event:
     return {
         "ph": "X", "cat": "cpu_op", "name": "record_param_comms", "pid": 1, "tid": 1, "ts": ts,
         "dur": 1, "args": args,
@@ -42,14 +42,14 @@ GROUP = {"Process Group Name": "3", "Process Group Ranks": "[0, 1]"}
 
 
 def test_a_collective_meets_in_its_group() -> None:
-    events = [annotation(5, 0), noted(1, **GROUP), kernel(5, **GROUP)]
+    events = [annotation(5, 0), collective_call(1, **GROUP), kernel(5, **GROUP)]
 
     assert calls_of(events) == {5: [("3", "[0, 1]")]}
 
 
 def test_a_transfer_meets_in_its_two_ends() -> None:
     ends = {**GROUP, "Src Rank": 1, "Dst Rank": 0}
-    events = [annotation(5, 0, "nccl:recv"), noted(1, **ends), kernel(5, **ends)]
+    events = [annotation(5, 0, "nccl:recv"), collective_call(1, **ends), kernel(5, **ends)]
 
     assert calls_of(events) == {5: [("3", "1", "0")]}
 
@@ -58,8 +58,8 @@ def test_a_batch_meets_in_each_of_its_transfers() -> None:
     events = [
         annotation(4, 0, "nccl:all_reduce"),
         annotation(5, 20, "nccl:coalesced"),
-        noted(21, **GROUP, **{"Src Rank": 0, "Dst Rank": 1}),
-        noted(23, **GROUP, **{"Src Rank": 2, "Dst Rank": 0}),
+        collective_call(21, **GROUP, **{"Src Rank": 0, "Dst Rank": 1}),
+        collective_call(23, **GROUP, **{"Src Rank": 2, "Dst Rank": 0}),
         kernel(5, **GROUP),
     ]
 

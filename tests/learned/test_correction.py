@@ -88,6 +88,15 @@ def test_images_are_trained_on_hoppers_tensor_cores(compute: str) -> None:
     assert family("H100", unit="fp32") in (None, "convolution_fp32")
 
 
+def test_images_under_an_older_cudnn_are_priced_by_physics() -> None:
+    """The network was fitted to a newer cuDNN's kernels; patches take longer with cuDNN 9.1's."""
+    patches = ConvolutionSize(8, 3, 768, 1, (224, 224), (14, 14), (16, 16), (16, 16), "forward")
+    kernel = Kernel.convolution(patches, dtype="bfloat16", compute="bf16")
+
+    assert family_of(kernel, find_gpu("H100")) == "convolution_hopper"
+    assert family_of(replace(kernel, variant="cudnn_9_1"), find_gpu("H100")) is None
+
+
 def test_attention_is_trained_where_its_library_was_measured() -> None:
     def origin(name: Variant, gpu_name: str, *, backward: bool = False) -> str:
         kernel = Kernel.attention(

@@ -15,29 +15,24 @@ MIB = 2**20
 EXPANDABLE = AllocatorSettings(expandable_segments=True)
 
 
-def test_small_request_takes_a_block_of_a_two_mebibyte_segment() -> None:
+@pytest.mark.parametrize(
+    ("requested", "allocated", "reserved"),
+    [
+        ((0,), 0, 0),
+        ((1,), 512, 2 * MIB),
+        ((MIB + 1, 9 * MIB), 10 * MIB + 512, 20 * MIB),  # blocks of one segment up to 10 MiB
+        ((41 * MIB // 2 - 300,), 41 * MIB // 2, 22 * MIB),  # a segment of its own
+    ],
+)
+def test_a_request_takes_a_block_of_a_segment_of_its_size(
+    requested: tuple[int, ...], allocated: int, reserved: int
+) -> None:
     allocator = Allocator()
 
-    assert allocator.allocate("a", 1)
+    assert all(allocator.allocate(str(size), size) for size in requested)
 
-    assert (allocator.allocated, allocator.reserved) == (512, 2 * MIB)
-
-
-def test_request_of_one_to_ten_mebibyte_takes_a_block_of_a_twenty_mebibyte_segment() -> None:
-    allocator = Allocator()
-
-    allocator.allocate("a", MIB + 1)
-    allocator.allocate("b", 9 * MIB)
-
-    assert (allocator.allocated, allocator.reserved) == (10 * MIB + 512, 20 * MIB)
-
-
-def test_large_request_gets_a_segment_of_its_own_rounded_to_two_mebibyte() -> None:
-    allocator = Allocator()
-
-    allocator.allocate("a", 41 * MIB // 2 - 300)
-
-    assert (allocator.allocated, allocator.reserved) == (41 * MIB // 2, 22 * MIB)
+    assert (allocator.allocated, allocator.reserved) == (allocated, reserved)
+    assert allocator.free(str(requested[0]))
 
 
 def test_a_rest_of_a_large_block_up_to_one_mebibyte_is_not_split_off() -> None:
@@ -74,14 +69,6 @@ def test_neighbours_coalesce_when_freed() -> None:
     allocator.allocate("rest", 9 * MIB)
 
     assert allocator.reserved == 20 * MIB
-
-
-def test_empty_storage_takes_nothing() -> None:
-    allocator = Allocator()
-
-    allocator.allocate("a", 0)
-
-    assert (allocator.allocated, allocator.reserved, allocator.free("a")) == (0, 0, True)
 
 
 def test_unknown_storage_is_not_freed() -> None:

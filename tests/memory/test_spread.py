@@ -114,7 +114,7 @@ def test_the_largest_unknown_workspace_counts_once() -> None:
 
 
 def test_before_1_13_all_kernels_were_loaded_with_the_context() -> None:
-    """1343 MiB were told of a V100, whose context is 350 here."""
+    """1343 MiB were reported of a V100, whose context is 350 here."""
     old = spread_of(recording(torch_version="1.10.0"))
 
     assert old.needed(0, 350 * MIB).high > 1343 * MIB

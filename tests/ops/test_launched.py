@@ -1,4 +1,4 @@
-"""What a call launches is what a forecast hears, on any device."""
+"""What a call launches is what a forecast records, on any device."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def optimizer() -> Callable[[], object]:
 
 
 @pytest.mark.parametrize("make", [linear, backward, optimizer])
-def test_what_a_call_launches_is_what_a_forecast_hears(
+def test_what_a_call_launches_is_what_a_forecast_records(
     make: Callable[[], Callable[[], object]],
 ) -> None:
     with neusight.forecast_on("H100", predictor="roofline") as forecast:

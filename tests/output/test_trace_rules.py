@@ -543,7 +543,7 @@ def test_a_compiled_function_is_tied_to_its_backward(compiled_program: dict[str,
 
 # -- the schema of real profiles: names and types of keys, nothing else
 
-#: What only a forecast can tell of a kernel or copy; no profile has it.
+#: What only a forecast can show of a kernel or copy; no profile has it.
 OURS = {
     f"args.{key}"
     for key in (

@@ -335,6 +335,8 @@ def test_a_bias_costs_small_products_on_hopper_some_microseconds() -> None:
         ("nt", 8192, 50257, 768, 6576.3),
         ("nn", 8192, 768, 50257, 4457.0),
         ("tn", 50257, 768, 8192, 4219.6),
+        ("tn", 1488, 947, 1375, 51.0),
+        ("tn", 2054, 203, 1591, 20.7),
         ("nt", 1576, 30522, 1024, 406.8),
     ],
 )
@@ -345,7 +347,7 @@ def test_unaligned_rows_of_16_bits_run_on_older_kernels_on_hopper(
     kernel = Kernel.gemm(m, n, k, layout=layout)
     [estimate] = predict([kernel], "H100", "tiled_burst")
 
-    assert estimate.latency_us == pytest.approx(measured_us, rel=0.4)
+    assert estimate.latency_us == pytest.approx(measured_us, rel=0.2)
     assert estimate.low_us < measured_us < estimate.high_us
 
 

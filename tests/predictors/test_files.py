@@ -125,14 +125,14 @@ def test_a_full_device_is_an_error_and_stays() -> None:
 def test_a_named_pipe_is_written_to(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    heard: list[bytes] = []
-    reader = threading.Thread(target=lambda: heard.append(pipe.read_bytes()))
+    received: list[bytes] = []
+    reader = threading.Thread(target=lambda: received.append(pipe.read_bytes()))
     reader.start()
 
     write_atomically(pipe, b"through")
     reader.join()
 
-    assert heard == [b"through"]
+    assert received == [b"through"]
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 

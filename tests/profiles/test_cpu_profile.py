@@ -4,7 +4,7 @@ Operators, their order, shapes and sequence numbers agree, but for four differen
 
 - operators that only call others (`linear`, `matmul`, `cross_entropy`) are not dispatched to a
   device and so not shown; the others' own children (`addmm`'s `expand`) are not looked at here;
-- autograd nodes in which nothing is dispatched (`AddBackward0`) are not heard of;
+- autograd nodes in which nothing is dispatched (`AddBackward0`) are not recorded;
 - tensors saved for backward go and come by a `detach` that a program without listener does not run;
 - two gradients of one tensor are added up by `add`, where PyTorch on a device may take `add_`.
 """
@@ -61,7 +61,7 @@ def program(device: str, end_step: Callable[[], object]) -> None:
 
 
 class Op(NamedTuple):
-    """An operator as both traces tell of it: the autograd node it runs in, if any."""
+    """An operator as both traces show it: the autograd node it runs in, if any."""
 
     name: str
     node: str

@@ -328,7 +328,7 @@ def process(script: str) -> WorkerProcess:
 ECHO = """
 import json, sys
 for line in sys.stdin:
-    print(json.dumps({"heard": json.loads(line)}), flush=True)
+    print(json.dumps({"received": json.loads(line)}), flush=True)
     print(json.dumps({"done": True}), flush=True)
 """
 
@@ -339,7 +339,7 @@ def test_a_process_is_asked_and_answers() -> None:
     replies = [list(worker.ask({"do": name}, timeout_s=HANGS_AFTER_S)) for name in ("a", "b")]
 
     worker.close()
-    assert replies == [[{"heard": {"do": "a"}}], [{"heard": {"do": "b"}}]]
+    assert replies == [[{"received": {"do": "a"}}], [{"received": {"do": "b"}}]]
 
 
 def test_a_process_that_dies_leaves_its_last_text() -> None:

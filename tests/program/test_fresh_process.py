@@ -109,7 +109,7 @@ def test_one_that_is_no_longer_wanted_is_gone(folder: Path) -> None:
     assert list((folder.parent / "tmp").iterdir()) == []
 
 
-def test_who_waits_hears_what_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_waits_is_shown_what_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reporting, "REWRITTEN", ReportInterval(0.0, 0.0))
 
     program = Program(str(script(folder, TRAIN)), ("1024",))

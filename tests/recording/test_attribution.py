@@ -40,7 +40,7 @@ def test_backward_ops_carry_their_node_and_the_number_of_their_forward_op() -> N
     assert all(call.node for call in found if call.phase == "backward")
 
 
-def test_sequence_numbers_start_anew_in_each_step() -> None:
+def test_sequence_numbers_start_from_zero_in_each_step() -> None:
     with neusight.forecast_on("H100") as forecast:
         model = Block().cuda()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -1,4 +1,4 @@
-"""The program's own lines are told from torch's, and by names that give no machine away."""
+"""The program's own lines are distinguished from torch's, by names without a machine's paths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The currencies of the listening room: specs, signatures, steps that unfold."""
+"""The values of a recording: specs, signatures, steps that unfold."""
 
 from __future__ import annotations
 

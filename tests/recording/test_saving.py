@@ -65,7 +65,7 @@ def test_what_was_compiled_is_kept_and_may_be_missing(tmp_path: Path) -> None:
     recording = replace(recording_of(CALL), compiled=(frame,))
     save_recording(recording, tmp_path / "new.json")
     document = json.loads((tmp_path / "new.json").read_text())
-    del document["compiled"]  # as before torch.compile was told of
+    del document["compiled"]  # as before torch.compile was recorded
     (tmp_path / "old.json").write_text(json.dumps(document))
 
     assert load_recording(tmp_path / "new.json")[0] == recording

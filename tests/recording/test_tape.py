@@ -184,7 +184,7 @@ def test_too_many_ops_without_a_cut_stop_the_script_and_again_after_it_cleaned_u
         tape.add_op(ADD)
 
 
-def test_ops_are_counted_anew_after_a_cut() -> None:
+def test_ops_are_counted_from_zero_after_a_cut() -> None:
     tape = tape_of(*[ADD] * 3, max_ops=3)
 
     tape.cut()

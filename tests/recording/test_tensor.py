@@ -167,7 +167,7 @@ def test_jagged_tensors_run_as_their_values() -> None:
     assert forecast.unmapped == []
 
 
-def test_a_parameter_is_made_anew_by_its_type() -> None:
+def test_a_parameter_is_made_by_its_type() -> None:
     """As accelerate does where it brings offloaded parameters back."""
     with neusight.forecast_on("H100"):
         old: Any = nn.Linear(4, 4).cuda().weight

@@ -63,9 +63,9 @@ def test_the_words_stand_alone() -> None:
 
 def test_of_many_notes_the_first_are_shown() -> None:
     forecast = forecast_of()
-    noted = forecast.of(replace(forecast.recording, warnings=("<a>", "b", "c", "d", "e")))
+    warned = forecast.of(replace(forecast.recording, warnings=("<a>", "b", "c", "d", "e")))
 
-    lines = Frames(noted._repr_html_() or "").text.splitlines()
+    lines = Frames(warned._repr_html_() or "").text.splitlines()
 
     assert lines[3:] == ["note: <a>", "note: b", "note: c", "2 more notes in the report"]
 

@@ -40,7 +40,7 @@ def test_an_op_has_shapes_gradients_and_kernels() -> None:
     assert [name for name in launched if name in ("doubled", "mul")] == ["doubled", "mul"]
 
 
-def test_functions_are_noted_once_by_their_package() -> None:
+def test_functions_are_recorded_once_by_their_package() -> None:
     used_functions()
 
     @counted("some_package")

@@ -158,13 +158,14 @@ def test_ingredients_without_a_name_are_of_the_usual_host() -> None:
     host = stated_host("launch=5", find_gpu("T4"))
 
     assert (host.op_us, host.launch_us, host.name) == (OLDER.op_us, 5.0, "older,launch=5")
+    assert host.loop_us / OLDER.loop_us == pytest.approx(5.0 / OLDER.launch_us)
 
 
 def test_an_older_torch_dispatches_slower_and_launches_alike() -> None:
     host = stated_host("cloud,torch=1.13", find_gpu("A100"))
 
     assert host.op_us > CLOUD.op_us
-    assert host.launch_us == CLOUD.launch_us
+    assert (host.launch_us, host.loop_us) == (CLOUD.launch_us, CLOUD.loop_us)
     assert host.assumes == "a core at 3 GHz, the dispatcher of torch 1.13"
 
 

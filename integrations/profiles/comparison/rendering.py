@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from neusight.integrations.profiles.comparison.breakdown import (
     ComparisonRow,
@@ -166,44 +166,6 @@ def _operator_table(rows: Sequence[OperatorRow]) -> Table:
             )
         )
     return table
-
-
-def _total_row(comparison: ComparedFigures) -> tuple[str, ...]:
-    measured, forecast = comparison.measured, comparison.forecast
-    return (
-        measured.gpu,
-        *_compared(measured.kernel_us, forecast.kernel_us),
-        *_compared(measured.step_us, forecast.step_us),
-        measured.bound,
-        forecast.bound,
-        f"{comparison.matched_share:.1%}",
-        f"{comparison.score:.1%}",
-    )
-
-
-def summary_markdown(comparisons: Mapping[str, ComparedFigures]) -> str:
-    """Several comparisons by name as Markdown: a table of their totals, one of kernel classes."""
-    totals: Table = [
-        ("profile", "GPU", "kernel time", "forecast", "error", "step", "forecast", "error",
-         "bound", "forecast", "matched", "score"),
-    ]  # fmt: skip
-    classes: Table = [("profile", "class", "kernels", "measured µs", "forecast µs", "error")]
-    for name, comparison in comparisons.items():
-        totals.append((name, *_total_row(comparison)))
-        classes += [
-            (
-                name,
-                row.kernel_class,
-                str(row.num_measured),
-                f"{row.measured_us:,.1f}",
-                f"{row.forecast_us:,.1f}",
-                percent_text(row.error),
-            )
-            for row in comparison.classes
-        ]
-    return "\n".join(
-        [markdown_table("A step of each", totals), markdown_table("By kernel class", classes)]
-    )
 
 
 def _compared(measured_us: float, forecast_us: float) -> tuple[str, str, str]:

@@ -181,7 +181,7 @@ class Supervisor:
             if error.errno == errno.ENXIO and not flags & os.O_NONBLOCK:  # a pipe nobody reads yet
                 raise BlockingIOError(errno.EAGAIN, path) from None
             if error.errno in (errno.EFBIG, errno.ENOSPC, errno.EDQUOT):
-                self._note_refused(requested, path)
+                self._record_refused(requested, path)
             raise
         if not flags & os.O_NONBLOCK:
             os.set_blocking(opened, True)
@@ -250,10 +250,10 @@ class Supervisor:
         requested.redo(place.path if is_own else self._overlay.place_to_change(visible))
 
     def _refuse(self, requested: _RequestedCall, path: str) -> NoReturn:
-        self._note_refused(requested, path)
+        self._record_refused(requested, path)
         raise PermissionError(errno.EACCES, path)
 
-    def _note_refused(self, requested: _RequestedCall, path: str) -> None:
+    def _record_refused(self, requested: _RequestedCall, path: str) -> None:
         self._refused.setdefault(requested.program(), {})[path] = None
 
 

@@ -9,21 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from neusight.fake_cuda.compiling.graphs.install import install_cuda_graphs
 from neusight.fake_cuda.compiling.rules.constants import OnCPU
 from neusight.fake_cuda.patching import Patches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from neusight.recording.recorder import Recorder
 
-
-def install_code_generation(patches: Patches, recorder: Recorder) -> None:
+def install_code_generation(patches: Patches) -> None:
     """Inductor compiles for the forecast's GPU: its kernels are launchers that record."""
     _install_without_triton(patches)
     _install_folding(patches)
-    install_cuda_graphs(patches, recorder)
 
 
 #: Compute capability, major, that Triton writes code for.

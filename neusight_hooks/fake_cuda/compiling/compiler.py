@@ -19,6 +19,7 @@ from neusight.fake_cuda.compiling.choices.padding import install_padding, paddin
 from neusight.fake_cuda.compiling.choices.tuning import install_tuning
 from neusight.fake_cuda.compiling.code_generation import install_code_generation
 from neusight.fake_cuda.compiling.frames import install_frames
+from neusight.fake_cuda.compiling.graphs.install import install_cuda_graphs
 from neusight.fake_cuda.compiling.launching import install_runtime
 from neusight.fake_cuda.compiling.rules.fallback import install_fallback
 from neusight.fake_cuda.compiling.rules.flex_attention import install_flex_attention
@@ -164,11 +165,12 @@ class _Compiler:
         install_settings(patches)
         install_stubs(patches)
         install_tracing(patches, recorder)
-        install_frames(patches, recorder)
-        install_fallback(patches, recorder)
+        install_frames(patches, recorder.compiled, recorder.tape.stacks)
+        install_fallback(patches, recorder.mode, recorder.warn_once)
         install_templates(patches)
-        install_flex_attention(patches, recorder)
-        install_code_generation(patches, recorder)
+        install_flex_attention(patches, recorder.mode)
+        install_code_generation(patches)
+        install_cuda_graphs(patches, recorder)
         if self._cache_folder is not None:
             entries = Entries(self._cache_folder, version=source_version(), warn=recorder.warn_once)
             install_graph_cache(
@@ -182,7 +184,7 @@ class _Compiler:
         install_wrappers(patches, recorder, self._wrappers, self._on_query)
         install_runtime(patches, recorder)
         install_padding(patches, self._gpu, self._on_query)
-        install_tuning(patches, recorder, self._gpu)
+        install_tuning(patches, recorder.warn_once, self._gpu)
         return True
 
     def prepare_for_older(self) -> None:

@@ -15,24 +15,25 @@ from neusight.recording.call_stack import file_name
 from neusight.recording.recording import CompiledFrame, GraphBreak
 
 if TYPE_CHECKING:
-    from neusight.recording.recorder import Recorder
+    from neusight.recording.call_stack import CallStacks
 
 
-def install_frames(patches: Patches, recorder: Recorder) -> None:
+def install_frames(
+    patches: Patches, compiled: list[CompiledFrame], stacks: CallStacks | None
+) -> None:
     """Each function that Dynamo compiles is recorded, with torch's own reasons for what it did."""
     convert_frame: Any = import_module("torch._dynamo.convert_frame")
     compile_frame: Callable[..., Any] = convert_frame._compile
     find_reasons: Callable[..., list[str]] = convert_frame.get_and_maybe_log_recompilation_reasons
-    stacks = recorder.tape.stacks
-    notes = _Notes(recorder, f"{Path.cwd()}/" if stacks is None else stacks.folder)
+    frames = _FrameRecorder(compiled, f"{Path.cwd()}/" if stacks is None else stacks.folder)
 
     def recorded(code: CodeType, *args: Any, **kwargs: Any) -> Any:
-        with notes.of(code, str(kwargs.get("compile_id"))):
+        with frames.of(code, str(kwargs.get("compile_id"))):
             return compile_frame(code, *args, **kwargs)
 
     def reasons(*args: Any, **kwargs: Any) -> list[str]:
-        notes.recompiled = find_reasons(*args, **kwargs)
-        return notes.recompiled
+        frames.recompiled = find_reasons(*args, **kwargs)
+        return frames.recompiled
 
     patches.set(convert_frame, "_compile", recorded)
     patches.set(convert_frame, "get_and_maybe_log_recompilation_reasons", reasons)
@@ -50,12 +51,12 @@ class _Place(NamedTuple):
     number: int
 
 
-class _Notes:
+class _FrameRecorder:
     """Writes down what was compiled, by what torch counts and lists meanwhile."""
 
-    def __init__(self, recorder: Recorder, folder: str) -> None:
+    def __init__(self, compiled: list[CompiledFrame], folder: str) -> None:
         self.recompiled: list[str] = []
-        self._recorder = recorder
+        self._compiled = compiled
         self._folder = folder
 
     @contextmanager
@@ -84,9 +85,9 @@ class _Notes:
                 stack = getattr(failed, "real_stack", None) or ()
                 breaks.append(self._break(str(failed), stack, code))
             num_ops = _num_captured() - num_before if is_compiled else 0
-            self._note(code, frame_id, num_ops, tuple(dict.fromkeys(breaks)))
+            self._record(code, frame_id, num_ops, tuple(dict.fromkeys(breaks)))
 
-    def _note(
+    def _record(
         self, code: CodeType, frame_id: str, num_ops: int, breaks: tuple[GraphBreak, ...]
     ) -> None:
         is_of_program = bool(file_name(code.co_filename, self._folder))
@@ -94,7 +95,7 @@ class _Notes:
             return
         first = _Place(code.co_filename, code.co_firstlineno)
         recompiled, place = guard_reason(self.recompiled[0]) if self.recompiled else ("", None)
-        self._recorder.compiled.append(
+        self._compiled.append(
             CompiledFrame(
                 frame_id,
                 code.co_name,

@@ -77,7 +77,7 @@ def _attention(
         visible = sum(int(known.of(count).sum()) for count in counts)
         blocks = counts[0].numel() * named["arg_KV_IDX"].shape[-1]
         found = found._replace(num_visible=visible, num_blocks=blocks)
-    return with_mask_known(recorder, found)
+    return with_mask_known(recorder.warn_once, found)
 
 
 #: The arguments of a flex attention kernel that count the blocks of its mask by query block.

@@ -115,7 +115,8 @@ class _Call:
         """What is known of the values of its outputs; experts get equal shares where a router's
         choices are not known."""
         short = self.op.partition("::")[2]
-        follow_known_values(self.recorder, group, short, self.values, outputs)
+        recorder = self.recorder
+        follow_known_values(recorder.mode, recorder.known, group, short, self.values, outputs)
         if self.values.get("input_split_sizes") and self.recorder.invention.sites:
             self.recorder.warn_once(
                 "an all_to_all is split by counts that only a GPU can compute: each expert is "

@@ -101,7 +101,7 @@ class Communication:
         self._works: deque[PendingWork] = deque(maxlen=_KEPT_WORKS)
         self._batch: _Batch | None = None
         self._devices: set[int] = set()
-        #: The GPU that init_process_group was told.
+        #: The GPU given to init_process_group.
         self.bound_device: torch.device | None = None
         self._stacks: dict[str, CallStack] = {}  # equal lines are one object
         #: Ends that each op is looked at, while one is.
@@ -109,7 +109,7 @@ class Communication:
         # A storage that ends is written by nobody, and its address may come again.
         recorder.storages.on_death.subscribe(self._forget)
 
-    def _note(self, tensors: Sequence[ForecastTensor], owner: _Unfinished) -> None:
+    def _record_unfinished(self, tensors: Sequence[ForecastTensor], owner: _Unfinished) -> None:
         for tensor in tensors:
             self._unfinished[_storage_of(tensor)] = owner
         if self._stop_watching is None:
@@ -124,7 +124,7 @@ class Communication:
 
     def put_first(self, group: Any) -> None:
         """The group's collectives have a stream of high priority."""
-        self._recorder.note_urgent(self.groups.stream_of(group))
+        self._recorder.record_urgent(self.groups.stream_of(group))
 
     # -- running
 
@@ -145,7 +145,7 @@ class Communication:
             self._meet(transfer.peer)
         if self._backend_of(group) == "nccl":  # another backend shares a GPU among ranks
             refuse_other_device(self.bound_device, held or written)
-            self._note_devices(held or written)
+            self._record_devices(held or written)
         batch = self._batch
         if batch is not None:
             batch.records.append(record)
@@ -163,7 +163,7 @@ class Communication:
         self._own(written, work, op)
         return self._kept(work)
 
-    def _note_devices(self, tensors: Sequence[ForecastTensor]) -> None:
+    def _record_devices(self, tensors: Sequence[ForecastTensor]) -> None:
         """Keeps which of the GPUs that the program sees its collectives run on."""
         for visible in map(os.environ.get, _VISIBLE_DEVICES):
             if visible and "," not in visible:
@@ -231,7 +231,9 @@ class Communication:
 
     def _own(self, written: Sequence[ForecastTensor], work: PendingWork, op: str) -> None:
         assert work.event is not None
-        self._note(written, _Unfinished(work.event, work.stream, op, call_site(), work))
+        self._record_unfinished(
+            written, _Unfinished(work.event, work.stream, op, call_site(), work)
+        )
 
     def _kept(self, work: PendingWork) -> PendingWork:
         self._works.append(work)
@@ -257,7 +259,7 @@ class Communication:
 
     def follow(self, tensors: Sequence[ForecastTensor], event: int, stream: int, op: str) -> None:
         """These are ready at the event; whoever touches them earlier waits."""
-        self._note(tensors, _Unfinished(event, stream, op, call_site(), None))
+        self._record_unfinished(tensors, _Unfinished(event, stream, op, call_site(), None))
 
     def touched(self, func: Any, args: Sequence[Any], kwargs: Any) -> None:
         """An op is about to read or write these; called while something is unfinished."""

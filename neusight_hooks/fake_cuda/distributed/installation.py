@@ -76,15 +76,16 @@ def install_distributed(
     )
     install_objects(patches, objects)
     install_replicas(patches)
-    install_sharded_checkpoints(patches, recorder)
+    install_sharded_checkpoints(patches, recorder.warn_once)
     install_shards(patches)
     install_refusals(patches)
     install_caches(patches)
     install_spawning(patches, own)
     install_symmetric_memory(patches, recorder)
     if own.world_size > 1:
-        waiting = WaitingTime(recorder, own.index, wait_s)
-        install_waiting_time(patches, recorder, link, waiting, virtual_time=virtual_time)
+        waiting = WaitingTime(recorder.tape, own.index, wait_s)
+        on_sleep = recorder.on_sleep if virtual_time else None
+        install_waiting_time(patches, link, waiting, on_sleep)
 
 
 def _rank_of_open_group() -> Rank | None:

@@ -62,7 +62,7 @@ def _refuse_wrong_splits(what: str, tensor: Any, splits: Sequence[int], size: in
 
 
 def refuse_other_device(bound: torch.device | None, tensors: Sequence[torch.Tensor]) -> None:
-    """DistBackendError where a tensor lies on another GPU than init_process_group was told."""
+    """DistBackendError where a tensor lies on another GPU than init_process_group was given."""
     if bound is None or bound.index is None:
         return
     for tensor in tensors:

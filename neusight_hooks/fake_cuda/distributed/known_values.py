@@ -11,8 +11,8 @@ import torch.distributed as dist
 from neusight.fake_cuda.distributed.communication import tensors_in
 
 if TYPE_CHECKING:
-    from neusight.recording.recorder import Recorder
-    from neusight.recording.tensor import ForecastTensor
+    from neusight.recording.tensor import ForecastMode, ForecastTensor
+    from neusight.recording.values.known import KnownValues
 
 #: What a rank gets of equal ranks: of (what it gave, how many they are, its place among them).
 _Answer = Callable[[Sequence[torch.Tensor], int, int], Sequence[torch.Tensor]]
@@ -57,10 +57,14 @@ _ANSWERS: dict[str, _Answer] = {
 
 
 def follow_known_values(
-    recorder: Recorder, group: Any, name: str, values: Mapping[str, Any], written: Any
+    mode: ForecastMode,
+    known: KnownValues,
+    group: Any,
+    name: str,
+    values: Mapping[str, Any],
+    written: Any,
 ) -> None:
     """Notes what a collective leaves in the tensors that it wrote, or forgets what was there."""
-    known = recorder.known
     outputs = tensors_in(written)
     inputs = tensors_in([value for value in values.values() if value is not written]) or outputs
     answer = _ANSWERS.get(name)
@@ -69,11 +73,11 @@ def follow_known_values(
             known.forget(tensor.untyped_storage()._cdata)
         return
     size, own = dist.get_world_size(group), dist.get_rank(group)
-    with torch.no_grad(), recorder.mode.inside():
+    with torch.no_grad(), mode.inside():
         given = [known.of(tensor).clone() for tensor in inputs]
         found = answer(given, size, own)
         for out, value in zip(outputs, found, strict=True):
-            _put(recorder, out, _reduced(values.get("reduce_op"), value, size))
+            _put(known, out, _reduced(values.get("reduce_op"), value, size))
     if any(known.is_invented(tensor) for tensor in inputs):
         for tensor in outputs:
             known.record_invented(tensor)
@@ -85,11 +89,11 @@ def _is_even(values: Mapping[str, Any]) -> bool:
     return all(len(set(sizes)) <= 1 for sizes in splits if sizes)
 
 
-def _put(recorder: Recorder, out: ForecastTensor, value: torch.Tensor) -> None:
-    if out in recorder.known:
-        recorder.known.of(out).copy_(value.reshape(out.shape))
-    elif recorder.known.may_hold(out):
-        recorder.known.set(out, value.reshape(out.shape))
+def _put(known: KnownValues, out: ForecastTensor, value: torch.Tensor) -> None:
+    if out in known:
+        known.of(out).copy_(value.reshape(out.shape))
+    elif known.may_hold(out):
+        known.set(out, value.reshape(out.shape))
 
 
 def reduction_name(stated: Any) -> str:

@@ -196,7 +196,7 @@ class Overlay:
         finally:
             os.close(opened)
 
-    def note_written(self, place: str) -> None:
+    def record_written(self, place: str) -> None:
         """A C library is done with a place: it may have put another file there."""
         if self.store.is_made(place):
             self.store.record_made(place)

@@ -35,7 +35,7 @@ def _at_place(
         place = (overlay.library_place if writes else overlay.found)(args[position])
         result = original(*args[:position], place, *args[position + 1 :], **kwargs)
         if writes:
-            overlay.note_written(place)
+            overlay.record_written(place)
         return result
 
     return call

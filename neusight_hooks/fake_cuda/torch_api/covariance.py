@@ -9,10 +9,10 @@ import torch
 from neusight.fake_cuda.patching import Patches
 
 if TYPE_CHECKING:
-    from neusight.recording.recorder import Recorder
+    from neusight.recording.values.known import KnownValues
 
 
-def install_covariance(patches: Patches, recorder: Recorder) -> None:
+def install_covariance(patches: Patches, known: KnownValues) -> None:
     """`torch.cov` and `Tensor.cov` with weights, until `patches.restore()`."""
     plain: Any = torch.cov
 
@@ -24,7 +24,7 @@ def install_covariance(patches: Patches, recorder: Recorder) -> None:
         aweights: torch.Tensor | None = None,
     ) -> Any:
         weights = [weight for weight in (fweights, aweights) if weight is not None]
-        if all(recorder.known.is_sure(weight) for weight in weights):
+        if all(known.is_sure(weight) for weight in weights):
             return plain(input, correction=correction, fweights=fweights, aweights=aweights)
         return _weighted(input, correction, weights, aweights)
 

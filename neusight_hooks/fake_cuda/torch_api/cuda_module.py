@@ -195,7 +195,7 @@ class _Stream:
             self._context.streams_created = created + 1
             number = _FIRST_STREAM + created % _STREAM_POOL
             if priority < 0:
-                self._context.recorder.note_urgent(number)
+                self._context.recorder.record_urgent(number)
         self.stream_id = number
         self.device_index = self.device.index
         self.device_type = 1

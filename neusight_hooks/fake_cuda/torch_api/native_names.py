@@ -32,12 +32,12 @@ def install_native_names(
     """Answers them until `patches.restore()`; torch.cuda must answer already."""
     install_refused(patches)
     install_same_names(patches, recorder)
-    install_switches(patches, recorder)
-    install_sensors(patches, recorder, gpu)
+    install_switches(patches, recorder.devices.count, recorder.on_wait, recorder.warn_once)
+    install_sensors(patches, recorder.warn_once, gpu)
     install_legacy_types(patches)
     install_attention_queries(patches, gpu, on_query)
     install_pools(patches, recorder)
-    install_runtime(patches, recorder)
+    install_runtime(patches, recorder.warn_once)
     core: Any = torch._C
     for function in (_broadcast, _broadcast_coalesced, _gather, _scatter):
         patches.set(core, function.__name__, function)

@@ -180,7 +180,8 @@ def _variant(size: ConvolutionSize, math: MathMode, dilation: Sequence[int]) -> 
     if max(dilation) > 1:
         return "dilated"
     has_groups = 1 < size.groups < size.in_channels
-    if (has_groups or len(size.kernel) == 3) and math.torch < _NEW_CUDNN and not math.miopen:
+    differs = has_groups or len(size.kernel) == 3 or size.is_of_patches
+    if differs and math.torch < _NEW_CUDNN and not math.miopen:
         return "cudnn_9_1"
     return "fastest" if math.cudnn_benchmark else ""
 

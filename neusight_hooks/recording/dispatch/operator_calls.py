@@ -200,7 +200,7 @@ class OperatorCalls:
         history, node = self._history, _node_of(op)
         if not self.is_listening:
             calls = history.add_gap(key, self._something_new(node))
-        elif self.note_ends() or key is not None:
+        elif self.record_ends() or key is not None:
             calls = history.add(key, self._events(key, node))
         else:
             return
@@ -214,7 +214,7 @@ class OperatorCalls:
 
     def _events(self, key: Key, node: _Node | None) -> tuple[CallEvent, ...]:
         """What operators did since the last entry."""
-        self.note_ends()
+        self.record_ends()
         calls = self._calls
         if not calls and not self._num_unseen:
             return ()
@@ -317,7 +317,7 @@ class OperatorCalls:
             known[name] = None if is_none else token
         return known[name]
 
-    def note_ends(self) -> bool:
+    def record_ends(self) -> bool:
         """Writes that those operators ended which did; whether anything is to be written."""
         running, calls = self._running, self._calls
         if running:
@@ -375,7 +375,7 @@ class OperatorCalls:
         that began just before and called nothing but a variant of itself (`detach` in
         `aten::detach`), the op stands for it; else it is what these operators are made of. A detach
         that no operator stands for saves a tensor subclass for backward, which none on a GPU is."""
-        self.note_ends()
+        self.record_ends()
         calls = self._calls
         for depth, call in enumerate(reversed(calls), start=1):
             if type(call) is not CallToken:

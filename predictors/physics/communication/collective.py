@@ -56,7 +56,7 @@ _DIRECT = frozenset({"send_recv"})
 
 #: Switches of NVLink 4 and 5 add up (NVLS), so that a rank's buffer crosses its link once, at this
 #: share of it, from so many ranks on, by major compute capability. Of H100 and H200 the share that
-#: the bus bandwidths of data/achievable tell (all_reduce of 8 GiB on 5 to 8 GPUs, 0.575 to 0.60);
+#: the bus bandwidths of data/achievable show (all_reduce of 8 GiB on 5 to 8 GPUs, 0.575 to 0.60);
 #: of Blackwell that of data/modern's nccl-tests of B200 on 8, every other size (8 GiB reach 0.53).
 #: Other collectives, and fewer ranks, were measured no faster than rings.
 _NVLS = {9: (5, 0.585), 10: (6, 0.50)}

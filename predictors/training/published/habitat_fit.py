@@ -24,7 +24,7 @@ from neusight.predictors.published.network_files import NetworkFile, save_networ
 from neusight.predictors.training.dataset import Group, is_held_out
 from neusight.predictors.training.evaluate import label_overhead
 from neusight.predictors.training.published.cut_rows import OFF_THE_FLOOR, left_out_gpus
-from neusight.predictors.training.published.perceptron import Descent, trained_network
+from neusight.predictors.training.published.perceptron import DESCENT, trained_network
 from neusight.predictors.training.reading import read_dataset
 from neusight.predictors.training.tables.files import data_hash
 
@@ -38,9 +38,6 @@ _TABLES = ("kernels", "conv_kernels")
 #: Hidden layers as published, and the width of those that the package keeps.
 NUM_LAYERS = 8
 WIDTH = 128
-BATCH_ROWS = 1024
-LEARNING_RATE = 2e-3
-WEIGHT_DECAY = 1e-4
 
 #: Rows that a network sees in training, counted each time, and its epochs at most.
 SEEN_ROWS = 3_000_000
@@ -123,8 +120,10 @@ def _network(parts: Sequence[TimedRows], width: int, seen_rows: int, seed: int) 
     inputs = np.concatenate([features_of(part.kernels, part.gpu) for part in kept])
     measured = np.concatenate([part.time_us for part in kept])
     epochs = max(1, round(min(MOST_EPOCHS, seen_rows / len(inputs))))
-    descent = Descent((width,) * NUM_LAYERS, 1, epochs, BATCH_ROWS, LEARNING_RATE, WEIGHT_DECAY)
-    return trained_network(inputs, [measured], _mape, descent, seed=seed)
+    sizes = (*(width,) * NUM_LAYERS, 1)
+    return trained_network(
+        inputs, [measured], _mape, sizes, DESCENT._replace(epochs=epochs), seed=seed
+    )
 
 
 def _mape(output: torch.Tensor, columns: Sequence[torch.Tensor]) -> torch.Tensor:

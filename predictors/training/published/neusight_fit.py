@@ -29,7 +29,7 @@ from neusight.predictors.published.neusight import (
 )
 from neusight.predictors.published.trained_class import TileTable, TrainedClass, save_class
 from neusight.predictors.training.published.cut_rows import CutRows, measured_rows
-from neusight.predictors.training.published.perceptron import Descent, trained_network
+from neusight.predictors.training.published.perceptron import DESCENT, trained_network
 from neusight.predictors.training.tables.files import data_hash
 
 if TYPE_CHECKING:
@@ -49,9 +49,6 @@ WIDTH = 128
 SEEN_ROWS = 3_000_000
 MOST_EPOCHS = 400
 LEFT_OUT_SHARE = 0.25
-BATCH_ROWS = 1024
-LEARNING_RATE = 2e-3
-WEIGHT_DECAY = 1e-4
 
 #: Rows of a class and GPU in training, and in the table of tiles; drawn by seed.
 MOST_ROWS = 20_000
@@ -203,10 +200,8 @@ def _columns(parts: Sequence[CutRows], seed: int) -> _Columns:
 def _network(parts: Sequence[CutRows], effort: _Effort, *, share: float = 1.0) -> IntegerNetwork:
     columns = _columns(parts, effort.seed)
     epochs = max(1, round(share * min(MOST_EPOCHS, effort.seen_rows / len(columns.features))))
-    descent = Descent(
-        (effort.width,) * NUM_LAYERS, 2, epochs, BATCH_ROWS, LEARNING_RATE, WEIGHT_DECAY
-    )
-    return trained_network(columns.features, columns[1:], _smape, descent, seed=effort.seed)
+    sizes, descent = (*(effort.width,) * NUM_LAYERS, 2), DESCENT._replace(epochs=epochs)
+    return trained_network(columns.features, columns[1:], _smape, sizes, descent, seed=effort.seed)
 
 
 def _smape(output: torch.Tensor, columns: Sequence[torch.Tensor]) -> torch.Tensor:

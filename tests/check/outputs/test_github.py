@@ -44,7 +44,7 @@ def test_a_script_that_failed_is_annotated_as_such(folder: Path) -> None:
     assert line == "::error title=neusight%3A t::FAILED it broke"
 
 
-def test_a_graph_break_is_noted_at_its_line(tmp_path: Path) -> None:
+def test_a_graph_break_is_reported_at_its_line(tmp_path: Path) -> None:
     row = CompileRow("graph break", "Failed to trace builtin operator: print", "loss.item()", 1)
     before = replace(BEFORE, metrics={**BEFORE.metrics, "num_graph_breaks": 0, "num_recompiles": 0})
     now = replace(before, metrics={**before.metrics, "num_graph_breaks": 1}, compiling=(row,))

@@ -170,9 +170,9 @@ RANKS = """
 import torch, torch.distributed as dist
 
 dist.init_process_group("nccl")
-rank, told = dist.get_rank(), [None, None]
-dist.all_gather_object(told, 8 * (rank + 1))
-for width in told:
+rank, widths = dist.get_rank(), [None, None]
+dist.all_gather_object(widths, 8 * (rank + 1))
+for width in widths:
     (torch.ones(width, 8, device="cuda") @ torch.ones(8, 8, device="cuda")).sum()
 if rank == 1:
     raise ValueError("no such layer") if "fail" in __import__("sys").argv else SystemExit

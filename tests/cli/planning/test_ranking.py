@@ -37,34 +37,32 @@ def point(candidate: Candidate, found: SideBySideRow, problem: str = "") -> Plan
     return PlanPoint(candidate, found.gpu, found, 500.0, problem)
 
 
-def test_candidates_of_other_batches_are_compared_by_what_they_take_in() -> None:
-    slow = point(SMALL, row("H100", 10))
-    fast = point(LARGE, row("H100", 40, tokens=8000))
-
-    ranking = Ranking((SMALL, LARGE), (slow, fast))
-
-    assert ranking.ranked == [fast, slow]
-    assert ranking.to_json()["unit"] == "tokens"
+def of_input(found: SideBySideRow, source: str) -> SideBySideRow:
+    return replace(found, batch_source=source)
 
 
-def test_where_one_does_not_state_its_batch_steps_are_compared() -> None:
-    quick = point(SMALL, row("H100", 10, tokens=None))
-    other = point(LARGE, row("H100", 40, tokens=8000))
+@pytest.mark.parametrize(
+    ("small", "large", "unit", "is_large_first"),
+    [
+        (row("H100", 10), row("H100", 40, tokens=8000), "tokens", True),
+        (row("H100", 10, tokens=None), row("H100", 40, tokens=8000), "steps", False),
+        (  # known by other means
+            of_input(row("H100", 233e-3, tokens=8), "input"),
+            of_input(row("H100", 406e-3, tokens=8192), "graph"),
+            "steps",
+            False,
+        ),
+    ],
+)
+def test_candidates_are_compared_by_what_they_take_in_or_by_steps(
+    small: SideBySideRow, large: SideBySideRow, unit: str, is_large_first: bool
+) -> None:
+    first, second = point(SMALL, small), point(LARGE, large)
 
-    ranking = Ranking((SMALL, LARGE), (other, quick))
+    ranking = Ranking((SMALL, LARGE), (second, first))
 
-    assert ranking.ranked == [quick, other]
-    assert ranking.to_json()["unit"] == "steps"
-
-
-def test_batches_known_by_other_means_are_compared_by_steps() -> None:
-    eager = point(SMALL, replace(row("H100", 233e-3, tokens=8), batch_source="input"))
-    compiled = point(LARGE, replace(row("H100", 406e-3, tokens=8192), batch_source="graph"))
-
-    ranking = Ranking((SMALL, LARGE), (compiled, eager))
-
-    assert ranking.ranked == [eager, compiled]
-    assert ranking.to_json()["unit"] == "steps"
+    assert ranking.ranked == ([second, first] if is_large_first else [first, second])
+    assert ranking.to_json()["unit"] == unit
 
 
 def test_without_prices_the_cost_is_gpu_hours() -> None:

@@ -85,7 +85,7 @@ def test_what_cannot_be_kept_is_named_and_the_rest_kept(
     assert not Path("a").exists() and not Path(store.folder).exists()
 
 
-def test_what_is_about_to_be_made_is_noted_before_it_stands_there(tmp_path: Path) -> None:
+def test_what_is_about_to_be_made_is_recorded_before_it_stands_there(tmp_path: Path) -> None:
     store, path = Store.create(), str(tmp_path / "new")
     mark = Path(f"{store.folder}/made{path}")
 

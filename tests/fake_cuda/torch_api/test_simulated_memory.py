@@ -66,7 +66,7 @@ def test_summary_of_torch_is_consistent() -> None:
     assert "GPU reserved memory" in abbreviated
 
 
-def test_peaks_and_counts_start_anew() -> None:
+def test_peaks_and_counts_are_reset() -> None:
     with neusight.forecast_on("H100"):
         kept = torch.empty(MIB, device="cuda")
         passing = torch.empty(MIB, device="cuda")

@@ -53,7 +53,7 @@ def test_a_subclass_of_parameters_keeps_its_attributes() -> None:
         assert packed.grad is not None
 
 
-def test_it_is_made_anew_by_its_own_type_and_copied() -> None:
+def test_it_is_made_by_its_own_type_and_copied() -> None:
     """As peft and accelerate move the packed weights of bitsandbytes."""
     with neusight.forecast_on("H100"):
         packed = Packed(torch.ones(4, 4, device="cuda"))

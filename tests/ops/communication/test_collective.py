@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from neusight.ops import map_op
@@ -9,35 +11,45 @@ from neusight.predictors.kernel import Kernel
 from op_calls import MATH, call, kernels, names, spec
 
 
-def test_shapes_state_the_ranks_of_a_gather() -> None:
-    (kernel,) = kernels(
-        call(
+@pytest.mark.parametrize(
+    ("op", "arguments", "expected"),
+    [
+        (
             "c10d::_allgather_base_",
-            output_tensor=spec(32),
-            input_tensor=spec(4),
-            process_group="g",
-        )
-    )
-
-    assert kernel == Kernel.collective("all_gather", 128, 8, dtype="float32")
-
-
-def test_a_group_states_its_size_and_nodes() -> None:
-    (kernel,) = kernels(
-        call("c10d::allreduce_", tensors=(spec(16),), process_group="default size=16 nodes=2")
-    )
-
-    assert kernel == Kernel.collective("all_reduce", 64, 16, dtype="float32", num_nodes=2)
-
-
-def test_a_group_states_its_ranks_and_how_many_a_node_holds() -> None:
-    group = "size=4 nodes=4 per_node=8 name=dp ranks=0..24/8"
-
-    (kernel,) = kernels(call("c10d::allreduce_", tensors=(spec(16),), process_group=group))
-
-    assert kernel == Kernel.collective(
-        "all_reduce", 64, 4, dtype="float32", num_nodes=4, ranks="0..24/8", gpus_per_node=8
-    )
+            {"output_tensor": spec(32), "input_tensor": spec(4), "process_group": "g"},
+            Kernel.collective("all_gather", 128, 8, dtype="float32"),
+        ),
+        (
+            "c10d::_reduce_scatter_base_",
+            {"output_tensor": spec(4), "input_tensor": spec(32), "process_group": "g"},
+            Kernel.collective("reduce_scatter", 128, 8, dtype="float32"),
+        ),
+        (
+            "c10d::allreduce_",
+            {"tensors": (spec(16),), "process_group": "default size=16 nodes=2"},
+            Kernel.collective("all_reduce", 64, 16, dtype="float32", num_nodes=2),
+        ),
+        (
+            "c10d::allreduce_",
+            {
+                "tensors": (spec(16),),
+                "process_group": "size=4 nodes=4 per_node=8 name=dp ranks=0..24/8",
+            },
+            Kernel.collective(
+                "all_reduce", 64, 4, dtype="float32", num_nodes=4, ranks="0..24/8", gpus_per_node=8
+            ),
+        ),
+        (  # however large the group
+            "c10d::send",
+            {"tensors": (spec(16),), "process_group": "size=64 nodes=8"},
+            Kernel.collective("send_recv", 64, 2, dtype="float32", num_nodes=2),
+        ),
+    ],
+)
+def test_shapes_or_the_group_state_the_ranks(
+    op: str, arguments: dict[str, Any], expected: Kernel
+) -> None:
+    assert kernels(call(op, **arguments)) == (expected,)
 
 
 @pytest.mark.parametrize(
@@ -70,15 +82,6 @@ def test_a_group_of_one_launches_nothing() -> None:
     assert kernels(gathered) == ()
 
 
-def test_a_reduce_scatter_states_its_ranks_by_its_shares() -> None:
-    (kernel,) = kernels(
-        call("c10d::_reduce_scatter_base_", output_tensor=spec(4), input_tensor=spec(32),
-             process_group="g")
-    )  # fmt: skip
-
-    assert kernel == Kernel.collective("reduce_scatter", 128, 8, dtype="float32")
-
-
 def test_lists_of_shares_are_copied_out_of_one_buffer_or_into_it() -> None:
     share, shares = (spec(4),), ((spec(4), spec(4)),)
     gather = call("c10d::allgather_", output_tensors=shares, input_tensors=share, process_group="g")
@@ -100,12 +103,6 @@ def test_a_functional_sum_copies_its_input_first() -> None:
     assert names(call("_c10d_functional::all_reduce_", spec(8), input_=spec(8), **arguments)) == [
         "all_reduce"
     ]
-
-
-def test_a_send_is_between_two_however_large_the_group() -> None:
-    (kernel,) = kernels(call("c10d::send", tensors=(spec(16),), process_group="size=64 nodes=8"))
-
-    assert kernel == Kernel.collective("send_recv", 64, 2, dtype="float32", num_nodes=2)
 
 
 def test_an_exchange_states_its_ranks_by_lists_or_splits() -> None:

@@ -127,7 +127,7 @@ def test_an_index_put_behind_a_slice_moves_whole_columns() -> None:
 
 
 def test_a_mask_of_two_dimensions_puts_single_elements() -> None:
-    """50 places of a 10 by 20 mask are true, as the values tell."""
+    """50 places of a 10 by 20 mask are true, as the values show."""
     launched = kernels(
         call("index_put_", spec(10, 20), self=spec(10, 20), indices=(spec(10, 20, dtype="bool"),),
              values=spec(50), accumulate=False)

@@ -137,6 +137,29 @@ def test_convolutions_of_groups_but_depthwise_say_that_their_cudnn_is_old(
 
 
 @pytest.mark.parametrize(
+    ("channels", "taps", "stride", "old"),
+    [(3, 16, 16, "cudnn_9_1"), (3, 16, 8, ""), (8, 16, 16, ""), (3, 1, 1, "")],
+)
+def test_only_patches_of_images_say_that_their_cudnn_is_old(
+    channels: int, taps: int, stride: int, old: str
+) -> None:
+    edge = (224 - taps) // stride + 1
+    embedding = call(
+        "convolution",
+        spec(8, 768, edge, edge),
+        input_=spec(8, channels, 224, 224),
+        weight=spec(768, channels, taps, taps),
+        bias=None,
+        stride=(stride, stride),
+        transposed=False,
+        groups=1,
+    )
+    modes = [MathMode(torch=(2, 7)), MathMode(torch=(2, 9)), MathMode(torch=(2, 7), miopen=True)]
+
+    assert [kernels(embedding, mode)[0].variant for mode in modes] == [old, "", ""]
+
+
+@pytest.mark.parametrize(
     ("stride", "dilation", "variant"), [(2, 2, "dilated"), (2, 1, ""), (1, 2, "dilated")]
 )
 def test_a_convolution_says_whether_it_has_a_dilation(

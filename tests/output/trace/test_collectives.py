@@ -144,11 +144,11 @@ def test_a_batch_is_one_kernel_and_notes_each_transfer() -> None:
     assert kernel["args"]["Collective name"] == "coalesced"
     assert (kernel["args"]["In msg nelems"], kernel["args"]["Out msg nelems"]) == (16, 8)
     (around,) = of(trace, "user_annotation", "nccl:coalesced")
-    noted = of(trace, "cpu_op", "record_param_comms")
-    assert [event["args"]["Collective name"] for event in noted] == ["send", "recv"]
-    assert [event["args"]["Dst Rank"] for event in noted] == [1, 3]
+    calls = of(trace, "cpu_op", "record_param_comms")
+    assert [event["args"]["Collective name"] for event in calls] == ["send", "recv"]
+    assert [event["args"]["Dst Rank"] for event in calls] == [1, 3]
     reached = around["ts"]
-    for event in noted:
+    for event in calls:
         assert reached < event["ts"]
         reached = event["ts"] + event["dur"]
     assert reached < around["ts"] + around["dur"]

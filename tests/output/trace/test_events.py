@@ -85,21 +85,21 @@ def test_rows_that_are_written_again_have_the_numbers_that_follow() -> None:
     def frame(log: EventLog, start_ns: int) -> None:
         log.operator("user_annotation", "step", "main", start_ns, start_ns + 1, log.new_id(), "")
 
-    anew, again = (EventLog(rank=0, device=0, base_ns=1) for _ in range(2))
+    fresh, again = (EventLog(rank=0, device=0, base_ns=1) for _ in range(2))
 
-    for log in (anew, again):
+    for log in (fresh, again):
         frame(log, 10)
         first_row, begin = log.num_rows(), log.counters()
         write(log, 1_000, 3)
         rows = WrittenRows(first_row, log.num_rows(), begin, log.counters())
         frame(log, 4_000)
-        if log is anew:
+        if log is fresh:
             write(log, 5_000, 11)
         else:
             log.repeat(rows, time_ns=4_000, correlation=8)
         frame(log, 9_000)
 
-    assert again.lines == anew.lines
+    assert again.lines == fresh.lines
 
 
 def test_a_number_that_json_does_not_have_is_refused() -> None:

@@ -58,7 +58,7 @@ def constant(operation: str, time_us: float, num_features: int) -> dict[str, Net
         (ADD, None),
     ],
 )
-def test_perceptrons_price_the_operations_that_libraries_choose_anew(
+def test_perceptrons_price_the_operations_that_libraries_choose_by_gpu(
     kernel: Kernel, operation: str | None
 ) -> None:
     assert operation_of(kernel) == operation

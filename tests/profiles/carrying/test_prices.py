@@ -1,4 +1,4 @@
-"""What a measured kernel takes on another GPU, and by which way that is told."""
+"""What a measured kernel takes on another GPU, and by which method."""
 
 from __future__ import annotations
 

@@ -19,7 +19,6 @@ import neusight
 from neusight.integrations.cli.main import main
 from neusight.integrations.profiles.aliases import class_of_name, size_of
 from neusight.integrations.profiles.comparison.comparison import Comparison, compare
-from neusight.integrations.profiles.comparison.rendering import summary_markdown
 from neusight.integrations.profiles.reading.profile import HostOp, Profile
 from neusight.integrations.profiles.reading.reading import read_profile_events
 from neusight.output.kernel_names import kernel_display_name
@@ -272,15 +271,6 @@ def test_without_shapes_kernels_pair_by_class_and_order_but_are_not_called_match
     assert comparison.unmatched_measured == comparison.unmatched_forecast == ()
     assert comparison.matched_share == 0.0
     assert comparison.class_share == 1.0
-
-
-def test_several_comparisons_make_one_table() -> None:
-    comparison = compare(profile_of([with_times(GEMM, 1.5)], forecast=True), profile_of([GEMM]))
-
-    text = summary_markdown({"first": comparison, "second": comparison})
-
-    assert text.count("| first | Tesla V100-SXM2-32GB | 20.0 µs | 30.0 µs | +50.0% |") == 1
-    assert "| second | gemm | 1 | 20.0 | 30.0 | +50.0% |" in text
 
 
 @pytest.mark.parametrize(

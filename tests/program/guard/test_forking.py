@@ -1,4 +1,4 @@
-"""What a forked process passes on, and how its end is told."""
+"""What a forked process passes on, and how its end is reported."""
 
 from __future__ import annotations
 

@@ -132,9 +132,9 @@ def test_a_process_that_ends_without_an_answer_is_shown_in_text(
 
 def test_ctrl_c_is_the_childs(home: Path, either: str) -> None:
     def work(store: Any) -> str:
-        signal.signal(RELAY, signal.SIG_IGN)  # as before a terminal, where both are told already
+        signal.signal(RELAY, signal.SIG_IGN)  # as before a terminal, where both get it already
         try:
-            os.kill(os.getppid(), signal.SIGINT)  # the terminal tells both
+            os.kill(os.getppid(), signal.SIGINT)  # the terminal signals both
             os.kill(os.getpid(), signal.SIGINT)
         except KeyboardInterrupt:
             return "interrupted in its own way"
@@ -158,9 +158,9 @@ def test_a_fork_that_runs_to_the_end_has_no_result(home: Path, either: str) -> N
 def test_a_script_that_closes_every_descriptor_still_reports(home: Path, either: str) -> None:
     def work(store: Any) -> str:
         os.closerange(3, 256)
-        return "told"
+        return "answer"
 
-    assert in_guarded_process(work, WORDS).answer == "told"
+    assert in_guarded_process(work, WORDS).answer == "answer"
 
 
 def test_what_stands_stays_and_what_is_new_goes_but_from_caches(
@@ -303,10 +303,10 @@ from neusight.predictors import Kernel
 from torch.utils.data import DataLoader
 
 said = {}
-def tell():
+def at_exit():
     with open("said.json", "w") as file:
         json.dump(said, file)
-atexit.register(tell)
+atexit.register(at_exit)
 
 @torch.library.custom_op("many::double", mutates_args=())
 def double(x: torch.Tensor) -> torch.Tensor:

@@ -92,7 +92,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("seconds", [59, 61])
-def test_a_log_hears_of_it_after_a_minute(seconds: int) -> None:
+def test_a_log_shows_it_after_a_minute(seconds: int) -> None:
     assert (reporting.KEPT.first_s, reporting.KEPT.then_s) == (60.0, 60.0)
     assert seconds_as_text(seconds) == {59: "59 s", 61: "1 min 1 s"}[seconds]
 

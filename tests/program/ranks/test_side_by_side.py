@@ -1,4 +1,4 @@
-"""Processes of ranks: what one tells reaches another, and the end of one may be that of all."""
+"""Processes of ranks: what one sends reaches another, and the end of one may be that of all."""
 
 from __future__ import annotations
 

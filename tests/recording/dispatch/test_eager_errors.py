@@ -1,4 +1,4 @@
-"""A mistake of the script is told as it would be on a GPU."""
+"""A mistake of the script is reported as it would be on a GPU."""
 
 from __future__ import annotations
 

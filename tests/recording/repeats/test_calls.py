@@ -1,4 +1,4 @@
-"""Equal calls before training are repeated on the tape, and nobody can tell from the recording."""
+"""Equal calls before training are repeated on the tape, and the recording is the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ops tell whom they meet."""
+"""Ops have the ranks that they meet."""
 
 from __future__ import annotations
 

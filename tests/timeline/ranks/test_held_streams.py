@@ -18,7 +18,7 @@ def launch_of(call: OpCall) -> Launch:
 
 
 class Rank:
-    """The streams of rank 0 of two, and what they tell."""
+    """The streams of rank 0 of two, and what they report."""
 
     def __init__(self) -> None:
         self.meetings = Meetings([0, 1])

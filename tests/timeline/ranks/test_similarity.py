@@ -1,4 +1,4 @@
-"""Ranks that do the same are told from those that do not."""
+"""Ranks that do the same are distinguished from those that do not."""
 
 from __future__ import annotations
 

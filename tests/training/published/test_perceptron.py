@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from neusight.predictors.training.published.perceptron import Descent, trained_network
+from neusight.predictors.training.published.perceptron import DESCENT, trained_network
 
-DESCENT = Descent((16, 16), 1, 60, 64, 1e-2, 0.0)
+SIZES = (16, 16, 1)
+QUICK = DESCENT._replace(epochs=60, batch_rows=64, learning_rate=1e-2, weight_decay=0.0)
 
 
 def squares(output: torch.Tensor, columns: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -21,7 +22,9 @@ def test_a_line_is_learnt_and_equal_seeds_give_equal_networks() -> None:
     inputs = generator.normal(size=(512, 2))
     wanted = 2.0 * inputs[:, 0] - inputs[:, 1]
 
-    first, second = (trained_network(inputs, [wanted], squares, DESCENT, seed=1) for _ in range(2))
+    first, second = (
+        trained_network(inputs, [wanted], squares, SIZES, QUICK, seed=1) for _ in range(2)
+    )
 
     assert np.abs(first.run(inputs)[:, 0] - wanted).mean() < 0.2
     assert (first.run(inputs) == second.run(inputs)).all()
@@ -29,5 +32,6 @@ def test_a_line_is_learnt_and_equal_seeds_give_equal_networks() -> None:
 
 def test_the_number_of_threads_is_as_before() -> None:
     before = torch.get_num_threads()
-    trained_network(np.ones((8, 1)), [np.ones(8)], squares, DESCENT._replace(epochs=1), seed=0)
+    once = QUICK._replace(epochs=1)
+    trained_network(np.ones((8, 1)), [np.ones(8)], squares, SIZES, once, seed=0)
     assert torch.get_num_threads() == before

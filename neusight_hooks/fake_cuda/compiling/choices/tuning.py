@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from neusight.fake_cuda.compiling.rules.fallback import line_of
 from neusight.fake_cuda.patching import Patches
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.predictors.registry import find_predictor
-
-if TYPE_CHECKING:
-    from neusight.recording.recorder import Recorder
 
 #: Inductor's settings that ask for timings.
 TUNING = (
@@ -58,7 +55,7 @@ class TuningGain(NamedTuple):
         )
 
 
-def install_tuning(patches: Patches, recorder: Recorder, gpu: GPU) -> None:
+def install_tuning(patches: Patches, warn: Callable[[str], None], gpu: GPU) -> None:
     """Nothing is timed: kernels are those that Inductor takes without, and each graph says what a
     GPU would have chosen from. (Templates can be written without Triton; but how long their kernels
     take was never measured here.)"""
@@ -84,7 +81,7 @@ def install_tuning(patches: Patches, recorder: Recorder, gpu: GPU) -> None:
 
     def codegen(self: Any) -> Any:
         if requested:
-            recorder.warn_once(_tuning_gain(self.nodes, gpu).words(*requested[-1]))
+            warn(_tuning_gain(self.nodes, gpu).words(*requested[-1]))
         return write_code(self)
 
     patches.set(_InProcessFxCompile, "codegen_and_compile", codegen_and_compile)

@@ -16,7 +16,7 @@ from neusight.recording.call_stack import file_name
 if TYPE_CHECKING:
     from types import CodeType
 
-    from neusight.recording.recorder import Recorder
+    from neusight.recording.tensor import ForecastMode
 
 #: Errors that a GPU would show too.
 _OF_TORCH = ("GPUTooOldForTriton",)
@@ -24,13 +24,13 @@ _OF_TORCH = ("GPUTooOldForTriton",)
 _LINE = "neusight_line_of_graph"
 
 
-def install_fallback(patches: Patches, recorder: Recorder) -> None:
+def install_fallback(patches: Patches, mode: ForecastMode, warn: Callable[[str], None]) -> None:
     """A graph that Inductor fails on is forecast as eager, with a line that names it."""
-    _install_frames(patches, recorder)
-    _install_graphs(patches, recorder)
+    _install_frames(patches, warn)
+    _install_graphs(patches, mode, warn)
 
 
-def _install_frames(patches: Patches, recorder: Recorder) -> None:
+def _install_frames(patches: Patches, warn: Callable[[str], None]) -> None:
     from torch._dynamo.exc import BackendCompilerFailed, InternalTorchDynamoError
 
     convert_frame: Any = import_module("torch._dynamo.convert_frame")
@@ -46,14 +46,14 @@ def _install_frames(patches: Patches, recorder: Recorder) -> None:
                 raise
             of_frame = f"{_name(code.co_filename)}:{code.co_firstlineno}"
             place = getattr(_cause(error), _LINE, of_frame)
-            recorder.warn_once(f"a graph is forecast as eager: {place} {_reason(error)}")
+            warn(f"a graph is forecast as eager: {place} {_reason(error)}")
             failed.append(place)
             return convert_frame.ConvertFrameReturn()  # runs as it is
 
     patches.set(convert_frame, "_compile", compile_or_leave)
 
 
-def _install_graphs(patches: Patches, recorder: Recorder) -> None:
+def _install_graphs(patches: Patches, mode: ForecastMode, warn: Callable[[str], None]) -> None:
     """Compiling a graph is nothing that the program does. A backward's graph is compiled inside
     `backward()`, where no frame could run eager instead: its ops run one by one."""
     from torch._inductor import compile_fx
@@ -65,12 +65,12 @@ def _install_graphs(patches: Patches, recorder: Recorder) -> None:
         self: Any, gm: Any, inputs: Any, inputs_to_check: Any, graph_kwargs: Any
     ) -> Any:
         try:
-            with recorder.mode.inside():
+            with mode.inside():
                 return compile_graph(self, gm, inputs, inputs_to_check, graph_kwargs)
         except Exception as error:
             place = line_of(gm)
             if graph_kwargs.get("is_backward") and _is_ours(error):
-                recorder.warn_once(
+                warn(
                     f"a backward graph is forecast as its ops one by one: {place} {_reason(error)}"
                 )
                 return _ops_one_by_one(gm)

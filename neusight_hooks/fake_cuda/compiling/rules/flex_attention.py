@@ -13,7 +13,7 @@ from neusight.fake_cuda.compiling.rules.constants import OnCPU
 from neusight.fake_cuda.patching import Patches
 
 if TYPE_CHECKING:
-    from neusight.recording.recorder import Recorder
+    from neusight.recording.tensor import ForecastMode
 
 #: The name under which a template's kernel carries what is known of its attention.
 _OPTION = "NEUSIGHT_ATTENTION"
@@ -45,7 +45,7 @@ class FlexAttention(NamedTuple):
     is_backward: int
 
 
-def install_flex_attention(patches: Patches, recorder: Recorder) -> None:
+def install_flex_attention(patches: Patches, mode: ForecastMode) -> None:
     """Its kernels say their sizes, and how many blocks of their mask they visit."""
     import torch._inductor.kernel.flex.flex_attention  # registers the lowerings
     from torch._inductor.lowering import lowerings
@@ -57,17 +57,17 @@ def install_flex_attention(patches: Patches, recorder: Recorder) -> None:
     ):
         lower = lowerings[op]
         patches.on_restore(_Putting(lowerings, op, lower))
-        lowerings[op] = _noting(lower, is_backward=is_backward)
-    _install_tracing(patches, recorder)
+        lowerings[op] = _recording(lower, is_backward=is_backward)
+    _install_tracing(patches, mode)
 
 
-def _install_tracing(patches: Patches, recorder: Recorder) -> None:
+def _install_tracing(patches: Patches, mode: ForecastMode) -> None:
     """What torch traces of a score function, to run it eager, is nothing that the program does."""
     module: Any = import_module("torch._higher_order_ops.flex_attention")
     trace: Callable[..., Any] = module.create_fw_bw_graph
 
     def create_fw_bw_graph(*args: Any, **kwargs: Any) -> Any:
-        with recorder.mode.inside(), recorder.mode:
+        with mode.inside(), mode:
             return trace(*args, **kwargs)
 
     patches.set(module, "create_fw_bw_graph", create_fw_bw_graph)
@@ -78,11 +78,11 @@ def attention_of(kernel: Any) -> tuple[int, ...]:
     return tuple(getattr(kernel, "meta", {}).get(_OPTION, ()))
 
 
-def with_mask_known(recorder: Recorder, attention: FlexAttention) -> FlexAttention:
+def with_mask_known(warn: Callable[[str], None], attention: FlexAttention) -> FlexAttention:
     """The attention, with the usual share of blocks and a warning where its mask is not known."""
     if attention.num_blocks:
         return attention
-    recorder.warn_once(
+    warn(
         "flex_attention whose mask reads tensors is forecast with half of its blocks: their values "
         "are not known"
     )
@@ -100,7 +100,7 @@ class _Putting:
         self._table[self._op] = self._lower
 
 
-def _noting(lower: Callable[..., Any], *, is_backward: bool) -> Callable[..., Any]:
+def _recording(lower: Callable[..., Any], *, is_backward: bool) -> Callable[..., Any]:
     def recorded(*args: Any) -> Any:
         query, key, value = args[:3]
         mask, options = args[9:12:2] if is_backward else args[4:7:2]

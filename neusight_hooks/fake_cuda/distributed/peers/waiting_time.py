@@ -12,7 +12,7 @@ from neusight.predictors.errors import UnansweredRankError
 from neusight.recording.call_stack import call_site
 
 if TYPE_CHECKING:
-    from neusight.recording.recorder import Recorder
+    from neusight.recording.tape import Listeners, Tape
 
 #: How long a rank may wait for what another process would do, in seconds.
 DEFAULT_WAIT_S = 60.0
@@ -27,8 +27,8 @@ class WaitingTime:
     included, with the line and the key.
     """
 
-    def __init__(self, recorder: Recorder, rank: int, wait_s: float) -> None:
-        self._recorder = recorder
+    def __init__(self, tape: Tape, rank: int, wait_s: float) -> None:
+        self._tape = tape
         self._rank = rank
         self._wait_s = wait_s
         self._missing = ""
@@ -53,7 +53,7 @@ class WaitingTime:
         self._end_if_late()
 
     def _restart_after_work(self) -> None:
-        num_ops = self._recorder.tape.gpu_ops
+        num_ops = self._tape.gpu_ops
         if num_ops != self._num_ops:
             self._num_ops, self._began = num_ops, _now()
             self._missing, self._slept_s, self._num_sleeps = "", 0.0, 0
@@ -70,12 +70,12 @@ class WaitingTime:
 
 
 def install_waiting_time(
-    patches: Patches, recorder: Recorder, link: Link, waiting: WaitingTime, *, virtual_time: bool
+    patches: Patches, link: Link, waiting: WaitingTime, on_sleep: Listeners[[float]] | None
 ) -> None:
-    """From here on the program is shown where it waits in vain."""
+    """From here on the program is shown where it waits in vain; `on_sleep` has virtual sleeps."""
     link.on_missing = waiting.looked_for
-    if virtual_time:
-        recorder.on_sleep.subscribe(waiting.slept)
+    if on_sleep is not None:
+        on_sleep.subscribe(waiting.slept)
         return
     real_sleep = time.sleep
 

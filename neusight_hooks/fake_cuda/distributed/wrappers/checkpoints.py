@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -13,11 +13,8 @@ from neusight.fake_cuda.patching import Patches
 from neusight.recording.call_stack import call_site
 from neusight.recording.tensor import ForecastTensor
 
-if TYPE_CHECKING:
-    from neusight.recording.recorder import Recorder
 
-
-def install_sharded_checkpoints(patches: Patches, recorder: Recorder) -> None:
+def install_sharded_checkpoints(patches: Patches, warn: Callable[[str], None]) -> None:
     """torch.distributed.checkpoint, ShardedTensor and FSDP's states do without other ranks."""
     for name, patch in (
         ("torch.distributed.checkpoint.utils", _plan_alone),
@@ -31,7 +28,7 @@ def install_sharded_checkpoints(patches: Patches, recorder: Recorder) -> None:
     when_imported(
         patches,
         "torch.distributed.fsdp.fully_sharded_data_parallel",
-        lambda module: _keep_optimizer_states(patches, module, recorder),
+        lambda module: _keep_optimizer_states(patches, module, warn),
     )
 
 
@@ -124,13 +121,13 @@ def _described(state: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _keep_optimizer_states(patches: Patches, module: Any, recorder: Recorder) -> None:
+def _keep_optimizer_states(patches: Patches, module: Any, warn: Callable[[str], None]) -> None:
     """FSDP1 asks all ranks which parameters they hold states of, and gathers these. Each rank has
     some only: the optimizer's own states stand for what would be gathered."""
     sharded = module.FullyShardedDataParallel
 
     def gathered(model: Any, optim: Any, *args: Any, **kwargs: Any) -> Any:
-        recorder.warn_once(
+        warn(
             f"FullyShardedDataParallel gathers optimizer states of other ranks at {call_site()}; "
             "this is not in the forecast"
         )

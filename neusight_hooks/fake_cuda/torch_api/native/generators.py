@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import secrets
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from neusight.fake_cuda.patching import Patches
-
-if TYPE_CHECKING:
-    from neusight.recording.recorder import Recorder
+from neusight.recording.dispatch.fake_kernels import Devices
 
 #: What a generator begins with (c10::detail: default_rng_seed_val, c10/core/GeneratorImpl.h).
 _FIRST_SEED = 67280421310721
@@ -92,11 +90,9 @@ class _GeneratorType(type):
         return isinstance(instance, _Plain)
 
 
-def install_generators(patches: Patches, recorder: Recorder) -> None:
+def install_generators(patches: Patches, devices: Devices, of_gpus: set[int]) -> None:
     """torch.Generator("cuda") and the GPUs' own exist until `patches.restore()`; what torch.cuda
-    seeds and saves are those."""
-
-    of_gpus = recorder.fake_kernels.gpu_generators
+    seeds and saves are those. `of_gpus` has the address of each."""
 
     def made(index: int) -> _CudaGenerator:
         generator = _CudaGenerator(index)
@@ -112,8 +108,8 @@ def install_generators(patches: Patches, recorder: Recorder) -> None:
             where = torch.device(device)
             if where.type != "cuda":
                 return _Plain(where)
-            return made(recorder.devices.checked(where).index)
+            return made(devices.checked(where).index)
 
     patches.set(torch, "Generator", Generator)
-    generators = tuple(map(made, range(recorder.devices.count)))
+    generators = tuple(map(made, range(devices.count)))
     patches.set(torch.cuda, "default_generators", generators)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from neusight.fake_cuda.patching import Patches
 from neusight.predictors.errors import UnansweredCallError
 from neusight.recording.call_stack import call_site
-
-if TYPE_CHECKING:
-    from neusight.recording.recorder import Recorder
 
 #: Bytes of an NCCL communicator's name (NCCL_UNIQUE_ID_BYTES, nccl.h).
 _UNIQUE_ID_BYTES = 128
@@ -72,7 +70,7 @@ class _Runtime:
         )
 
 
-def install_runtime(patches: Patches, recorder: Recorder) -> None:
+def install_runtime(patches: Patches, warn: Callable[[str], None]) -> None:
     """torch.cuda.cudart(), handles and the like answer until `patches.restore()`."""
     runtime = _Runtime()
     patches.set(torch.cuda, "_cudart", runtime)
@@ -80,7 +78,7 @@ def install_runtime(patches: Patches, recorder: Recorder) -> None:
 
     def spin(cycles: int) -> None:
         if cycles > _NO_SPIN:
-            recorder.warn_once(_SPINNING)
+            warn(_SPINNING)
 
     answers = {
         "_cuda_sleep": spin,

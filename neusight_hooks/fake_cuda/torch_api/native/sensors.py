@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,14 +11,13 @@ from neusight.fake_cuda.patching import Patches
 
 if TYPE_CHECKING:
     from neusight.predictors.gpu import GPU
-    from neusight.recording.recorder import Recorder
 
 _NO_SENSORS = (
     "torch.cuda's {name} is measured by {library} on a running GPU; a forecast answers {answer}"
 )
 
 
-def install_sensors(patches: Patches, recorder: Recorder, gpu: GPU) -> None:
+def install_sensors(patches: Patches, warn: Callable[[str], None], gpu: GPU) -> None:
     """They answer until `patches.restore()`, and the summary says what was asked."""
     assumed = {
         "utilization": (100, "100 % at any time"),
@@ -31,7 +31,7 @@ def install_sensors(patches: Patches, recorder: Recorder, gpu: GPU) -> None:
 
     def reporting(name: str, value: int, answer: str) -> Any:
         def read(device: Any = None) -> int:
-            recorder.warn_once(_NO_SENSORS.format(name=name, library=library, answer=answer))
+            warn(_NO_SENSORS.format(name=name, library=library, answer=answer))
             return value
 
         return read

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,7 +11,7 @@ import torch
 from neusight.fake_cuda.patching import Patches
 
 if TYPE_CHECKING:
-    from neusight.recording.recorder import Recorder
+    from neusight.recording.tape import Listeners
 
 #: The settings: what reads and what writes each in torch._C, and its value before anybody sets it
 #: (aten/src/ATen/Context.h and aten/src/ATen/cuda/tunable/Tunable.h, torch 2.13).
@@ -54,18 +55,23 @@ _NO_TUNING = (
 )
 
 
-def install_switches(patches: Patches, recorder: Recorder) -> None:
+def install_switches(
+    patches: Patches,
+    num_gpus: int,
+    on_wait: Listeners[[str]],
+    warn: Callable[[str], None],
+) -> None:
     """They answer until `patches.restore()`."""
     core: Any = torch._C
     values = {key: first for key, (_, _, first) in _SETTINGS.items()}
     for key, (getter, setter, _) in _SETTINGS.items():
         patches.set(core, getter, _reading(values, key))
-        patches.set(core, setter, _writing(values, key, recorder))
+        patches.set(core, setter, _writing(values, key, warn))
     patches.set(core, "_cuda_tunableop_get_results", lambda: ())
     patches.set(core, "_cuda_tunableop_get_validators", lambda: ())
     patches.set(core, "_cuda_tunableop_read_file", lambda filename=None: False)
-    _install_sync_mode(patches, recorder)
-    _install_fft_plans(patches, recorder.devices.count)
+    _install_sync_mode(patches, on_wait)
+    _install_fft_plans(patches, num_gpus)
     _install_linalg_library(patches)
 
 
@@ -73,11 +79,11 @@ def _reading(values: dict[str, object], key: str) -> Any:
     return lambda: values[key]
 
 
-def _writing(values: dict[str, object], key: str, recorder: Recorder) -> Any:
+def _writing(values: dict[str, object], key: str, warn: Callable[[str], None]) -> Any:
     def write(value: object, *others: object) -> None:
         values[key] = value
         if key == "tunable" and value:
-            recorder.warn_once(_NO_TUNING)
+            warn(_NO_TUNING)
 
     return write
 
@@ -85,7 +91,7 @@ def _writing(values: dict[str, object], key: str, recorder: Recorder) -> Any:
 _WARN, _RAISE = 1, 2
 
 
-def _install_sync_mode(patches: Patches, recorder: Recorder) -> None:
+def _install_sync_mode(patches: Patches, on_wait: Listeners[[str]]) -> None:
     """torch.cuda.set_sync_debug_mode: a wait of the host warns, or is an error."""
     core: Any = torch._C
     mode = [0]
@@ -99,7 +105,7 @@ def _install_sync_mode(patches: Patches, recorder: Recorder) -> None:
     def choose(value: int) -> None:
         mode[0] = int(value)
 
-    patches.on_restore(recorder.on_wait.subscribe(waits))
+    patches.on_restore(on_wait.subscribe(waits))
     patches.set(core, "_cuda_get_sync_debug_mode", lambda: mode[0])
     patches.set(core, "_cuda_set_sync_debug_mode", choose)
 

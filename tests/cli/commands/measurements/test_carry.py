@@ -40,7 +40,7 @@ def profile(tmp_path: Path) -> str:
 def test_several_targets_are_laid_side_by_side_with_their_prices(
     profile: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    reported = tmp_path / "told.json"
+    reported = tmp_path / "reported.json"
 
     code = main(["carry", profile, "--to", "H200,L40S", "--to", "H200", "--price",
                  "H200=4,L40S=1", "--json", str(reported)])  # fmt: skip

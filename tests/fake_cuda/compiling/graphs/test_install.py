@@ -1,4 +1,4 @@
-"""Where torch itself decides against CUDA graphs, its reasons are told, and it is so."""
+"""Where torch itself decides against CUDA graphs, its reasons are reported, and it is so."""
 
 from __future__ import annotations
 

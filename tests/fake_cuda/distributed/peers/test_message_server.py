@@ -1,4 +1,4 @@
-"""What ranks tell each other, without processes: who gets what, and who is told that nobody can."""
+"""What ranks send each other, without processes: who gets what, and what is an error."""
 
 from __future__ import annotations
 

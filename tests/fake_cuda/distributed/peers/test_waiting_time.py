@@ -70,19 +70,16 @@ def test_who_works_or_sleeps_once_waits_for_nobody() -> None:
     waiting(program)
 
 
-def test_waiting_time_starts_anew_with_work() -> None:
-    class Tape:
+def test_waiting_time_starts_again_with_work() -> None:
+    class CountedTape:
         gpu_ops = 0
 
-    class Recorder:
-        tape = Tape()
-
-    recorder: Any = Recorder()
-    waiting_limit = WaitingTime(recorder, 3, 10.0)
+    tape: Any = CountedTape()
+    waiting_limit = WaitingTime(tape, 3, 10.0)
     for _ in range(5):
         waiting_limit.slept(4.0)
         waiting_limit.slept(4.0)
-        recorder.tape.gpu_ops += 1
+        tape.gpu_ops += 1
     waiting_limit.slept(6.0)
     with pytest.raises(UnansweredRankError, match="rank 3"):
         waiting_limit.slept(6.0)

@@ -26,7 +26,7 @@ def test_a_wait_is_an_error_where_the_program_wants_to_know_of_waits() -> None:
             x.cpu()
 
 
-def test_settings_are_read_back_and_begin_anew_in_the_next_forecast() -> None:
+def test_settings_are_read_back_and_are_reset_in_the_next_forecast() -> None:
     from torch.cuda import tunable
 
     for _ in range(2):

@@ -1,6 +1,6 @@
 """Writes accuracy.csv: what was held out of training, and how near each predictor came on it.
 
-python -m neusight.predictors.training.report --data DIR… --out accuracy.csv --date 2026-01-31
+    python benchmarks/held_out.py --data DIR… --out accuracy.csv --date 2026-01-31
 
 Beside it, accuracy.json says when, by which commit and from which data.
 """
@@ -46,6 +46,8 @@ from neusight.predictors.training.evaluate import (
 from neusight.predictors.training.fit import RECIPES, Rows, collect, commit, train
 from neusight.predictors.training.reading import TABLES, read_dataset
 from neusight.predictors.training.tables.files import data_hash, disagreement
+
+ROOT = Path(__file__).parents[1]
 
 #: Rows of a group that a leave-out score is taken on, evenly spread.
 _MOST_ROWS = 4000
@@ -239,7 +241,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--data", required=True, type=Path, nargs="+")
     parser.add_argument("--out", required=True, type=Path)
     parser.add_argument("--seen", action="store_true", help="leave no GPU out: a few minutes")
-    parser.add_argument("--weights", type=Path, default=Path(__file__).parents[1] / "weights")
+    parser.add_argument("--weights", type=Path, default=ROOT / "predictors" / "weights")
     parser.add_argument("--date", default="")
     return parser.parse_args(arguments)
 
