@@ -155,7 +155,7 @@ def _part_bytes(lists: Sequence[Sequence[TensorSpec]], launch: _Launch) -> int:
         count * itemsize(specs[position].dtype)
         for specs in lists
         for position, count in launch.parts
-        if position < len(specs)
+        if position < len(specs) and not specs[position].is_repeated
     )
 
 

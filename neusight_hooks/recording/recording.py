@@ -44,13 +44,15 @@ MarkKind = Literal[
 
 class TensorSpec(NamedTuple):
     """A tensor without data. `dtype` is torch's short name, `device` "cuda" or "cpu"; memory of the
-    CPU may be pinned, so that the GPU copies it without the CPU."""
+    CPU may be pinned, so that the GPU copies it without the CPU. An argument is repeated where it
+    is the very tensor of an argument before it, as in `x * x`."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: str
     device: str = "cuda"
     is_pinned: bool = False
+    is_repeated: bool = False
 
     @property
     def numel(self) -> int:
@@ -59,7 +61,10 @@ class TensorSpec(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the elements that a kernel touches (an expanded dimension counts once)."""
+        """Bytes of the elements that a kernel touches: an expanded dimension counts once, a
+        repeated argument, which is read with the other, not at all."""
+        if self.is_repeated:
+            return 0
         sizes = zip(self.shape, self.stride, strict=True)
         count = prod(size for size, stride in sizes if stride != 0 or size == 0)
         return int(count * DTYPE_BYTES.get(self.dtype, 4))

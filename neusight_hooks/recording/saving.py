@@ -291,8 +291,10 @@ def _encode_frame(frame: CompiledFrame) -> Any:
 
 def _encode_argument(value: Argument) -> Any:
     if isinstance(value, TensorSpec):
-        pinned = [True] if value.is_pinned else []
-        return {"t": [list(value.shape), list(value.stride), value.dtype, value.device, *pinned]}
+        flags = [value.is_pinned, value.is_repeated]
+        while flags and not flags[-1]:
+            flags.pop()
+        return {"t": [list(value.shape), list(value.stride), value.dtype, value.device, *flags]}
     if isinstance(value, tuple):
         return [_encode_argument(item) for item in value]
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
@@ -404,9 +406,9 @@ def _decode_special(text: Any) -> float:
 
 
 def _decode_tensor(row: Any) -> TensorSpec:
-    if not isinstance(row, list) or len(row) not in (4, 5):
+    if not isinstance(row, list) or len(row) not in (4, 5, 6):
         raise _Damage(f"{shown(row)} is no tensor")
-    shape, stride, dtype, device, *pinned = row
+    shape, stride, dtype, device, *flags = row
     if not (
         isinstance(shape, list)
         and isinstance(stride, list)
@@ -415,10 +417,10 @@ def _decode_tensor(row: Any) -> TensorSpec:
         and math.prod(shape) <= _MOST_ELEMENTS
         and isinstance(dtype, str)
         and isinstance(device, str)
-        and all(map(_is_flag, pinned))
+        and all(map(_is_flag, flags))
     ):
         raise _Damage(f"{shown(row)} is no tensor")
-    return TensorSpec(tuple(shape), tuple(stride), dtype, device, *pinned)
+    return TensorSpec(tuple(shape), tuple(stride), dtype, device, *flags)
 
 
 def _decode_signature(row: Any) -> OpSignature:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from operator import is_
 from typing import Any
 
 import torch
@@ -40,11 +42,51 @@ def _argument(value: Any) -> Argument:
     return str(value).removeprefix("torch.")
 
 
+#: Products that programs call with one tensor twice: squares, also those of Adam's gradients.
+_SQUARES = frozenset(
+    {
+        torch.ops.aten.mul.Tensor,
+        torch.ops.aten.addcmul.default,
+        torch.ops.aten.addcmul_.default,
+        torch.ops.aten._foreach_addcmul_.Scalar,
+        torch.ops.aten._foreach_addcmul_.ScalarList,
+        torch.ops.aten._foreach_addcmul_.Tensor,
+    }
+)
+
+
+def repeated(func: Any, args: Sequence[Any]) -> tuple[int, ...]:
+    """The positions of arguments that are the very tensor, or tensors, of the argument before, for
+    ops that are called so.
+
+    >>> x = torch.ones(2)
+    >>> repeated(torch.ops.aten.mul.Tensor, (x, x)), repeated(torch.ops.aten.mul.Tensor, (x, x + 1))
+    ((1,), ())
+    """
+    if func not in _SQUARES:
+        return ()
+    pairs = enumerate(pairwise(args), start=1)
+    return tuple(position for position, (one, other) in pairs if _is_same(one, other))
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(is_, one, other))
+    return one is other and isinstance(one, torch.Tensor)
+
+
+def _as_repeated(value: Argument) -> Argument:
+    if isinstance(value, TensorSpec):
+        return value._replace(is_repeated=True)
+    return tuple(map(_as_repeated, value)) if isinstance(value, tuple) else value
+
+
 def signature_of(
     func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
 ) -> OpSignature:
     """The op and its arguments by name, defaults filled in, as plain values."""
     schema = func._schema
+    again = repeated(func, args)
     arguments: list[tuple[str, Argument]] = []
     for position, parameter in enumerate(schema.arguments):
         if position < len(args) and not parameter.kwarg_only:
@@ -53,7 +95,10 @@ def signature_of(
             value = kwargs[parameter.name]
         else:
             value = parameter.default_value if parameter.has_default_value() else None
-        arguments.append((parameter.name, _argument(value)))
+        argument = _argument(value)
+        arguments.append(
+            (parameter.name, _as_repeated(argument) if position in again else argument)
+        )
     outputs = out if isinstance(out, (list, tuple)) else (out,)
     return OpSignature(
         op=schema.name,

@@ -40,7 +40,10 @@ from neusight.recording.saving import load_recording, load_recordings, save_reco
 SPEC = TensorSpec((2, 3), (3, 1), "float32")
 CALL = OpCall(
     OpSignature(
-        "aten::clamp", "default", (("self", SPEC), ("min", -math.inf), ("max", None)), (SPEC,)
+        "aten::clamp",
+        "default",
+        (("self", SPEC), ("min", -math.inf), ("max", SPEC._replace(is_repeated=True))),
+        (SPEC._replace(is_pinned=True),),
     ),
     MathMode(matmul_tf32=True, torch=(2, 13)),
     module="Net.0",

@@ -22,6 +22,19 @@ def test_a_signature_holds_every_argument_by_name_with_defaults() -> None:
     assert signature.outputs == (TensorSpec((2, 3), (3, 1), "float32", "cpu"),)
 
 
+def test_an_argument_says_that_it_is_the_one_before_and_counts_no_bytes_again() -> None:
+    x, grads = torch.ones(2, 3), [torch.ones(4), torch.ones(5)]
+    addcmul = torch.ops.aten._foreach_addcmul_.Scalar
+
+    square = signature_of(torch.ops.aten.mul.Tensor, (x, x), {}, x)
+    other = signature_of(torch.ops.aten.mul.Tensor, (x, x.clone()), {}, x)
+    moments = signature_of(addcmul, (list(grads), grads, list(grads), 0.1), {}, None)
+
+    assert [spec.num_bytes for spec in square.input_tensors] == [24, 0]
+    assert [spec.num_bytes for spec in other.input_tensors] == [24, 24]
+    assert [spec.is_repeated for spec in moments.input_tensors] == [False, False, *[True] * 4]
+
+
 def test_strides_are_those_of_the_tensor() -> None:
     with neusight.forecast_on("H100"):
         x = torch.empty(2, 3, 4, 5, device="cuda").to(memory_format=torch.channels_last)

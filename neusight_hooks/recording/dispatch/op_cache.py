@@ -11,7 +11,7 @@ import torch
 from neusight.recording.dispatch.math_settings import needs_math
 from neusight.recording.dispatch.meta_kernels import is_view
 from neusight.recording.recording import OpSignature, TensorSpec, flattened
-from neusight.recording.signature import signature_of
+from neusight.recording.signature import repeated, signature_of
 from neusight.recording.tensor import ForecastTensor
 
 #: How a repeated call is answered: by tensors like those it returned before, by its first argument,
@@ -133,6 +133,9 @@ def cache_key(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
             )
         else:
             key = (func, tuple([_meta_key(a) for a in args]))
+        again = repeated(func, args)
+        if again:
+            key = (key, again)
         hash(key)
     except TypeError:
         return None

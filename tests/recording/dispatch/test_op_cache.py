@@ -95,6 +95,10 @@ def test_calls_that_return_the_same_have_the_same_key() -> None:
     assert cache_key(mul, (x, 2.0), {}) == cache_key(mul, (x, 3.0), {})
     assert cache_key(mul, (x, 2), {}) != cache_key(mul, (x, 3), {})
     assert cache_key(mul, (x, x), {}) != cache_key(mul, (x, x.double()), {})
+    with neusight.forecast_on("H100"):
+        one, other = torch.ones(2, 3, device="cuda"), torch.ones(2, 3, device="cuda")
+        assert cache_key(mul, (one, other), {}) == cache_key(mul, (other, one), {})
+        assert cache_key(mul, (one, one), {}) != cache_key(mul, (one, other), {})
     assert cache_key(mul, (x, {}), {}) is None  # nothing that can be looked up
 
 
