@@ -47,6 +47,12 @@ class Estimate:
     num_waves: float = 1.0
     utilization: float = 0.0
 
+    @property
+    def sm_share(self) -> float:
+        """The share of the GPU's SMs whose arithmetic a kernel keeps busy; none where it waits for
+        memory or its own latency, so that others run beside it."""
+        return min(1.0, self.num_waves) if self.bound == "compute" else 0.0
+
 
 @runtime_checkable
 class Predictor(Protocol):

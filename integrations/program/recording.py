@@ -121,6 +121,8 @@ def _recorded_here(
     rates = PrintedRates(session)
     with reporting_progress(session, quiet=options.quiet), rates.reading():
         outcome = run_program(program, session, is_last=is_own)
+        if link is None:  # else the process that knows all ranks shows it
+            sys.stderr.write(outcome.traceback)
     outcome = _with_failure_of_others(outcome, session)
     recording = _as_torch(rates.added_to(session.forecast.recording), options.torch)
     files = own_files(Path.cwd(), set(sys.modules) - modules_before)
@@ -198,7 +200,9 @@ def _recorded_side_by_side(
         ranks = run_side_by_side(
             record, ranks=chosen, last=last, others=scan.others, wait_s=options.wait_s
         )
-    return joined(ranks, are_stated=bool(stated))
+    found = joined(ranks, are_stated=bool(stated))
+    sys.stderr.write(found.outcome.traceback)
+    return found
 
 
 def _import_for_all(options: SessionOptions) -> None:

@@ -12,7 +12,7 @@ import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -53,12 +53,14 @@ _OFFLINE = {
 @dataclass(frozen=True)
 class Outcome:
     """How the program ended: `failure` is empty where it ended well or was stopped. `is_lost` where
-    its process was ended, and all that was recorded with it."""
+    its process was ended, and all that was recorded with it; `traceback` of its own error, as
+    Python would print it."""
 
     failure: str = ""
     stopped_early: bool = False
     exit_code: int = 0
     is_lost: bool = False
+    traceback: str = field(default="", compare=False)
 
     @property
     def is_interrupted(self) -> bool:
@@ -178,14 +180,15 @@ def _outcome_of_exit(error: SystemExit) -> Outcome:
 
 
 def _failed(error: Exception) -> Outcome:
-    """Shows the script's own error; one of neusight is passed on."""
+    """The script's own error; one of neusight is passed on."""
     if is_fault_of_neusight(error, _execute.__code__):
         raise error
+    shown = ""
     if is_debugging():
-        sys.stderr.write("".join(traceback.format_exception(error)))
+        shown = "".join(traceback.format_exception(error))
     elif not isinstance(error, _NAMES_ITS_LINES):
-        sys.stderr.write(script_traceback(error))
-    return Outcome(failure=error_line(error), exit_code=1)
+        shown = script_traceback(error)
+    return Outcome(failure=error_line(error), exit_code=1, traceback=shown)
 
 
 #: Sources of compiled modules, which name themselves without a folder.

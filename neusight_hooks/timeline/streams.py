@@ -98,10 +98,10 @@ class Streams:
 
     def branch(self, stream: int, launch: Launch) -> int:
         """The stream on which a library runs a kernel: behind that of the program and what the
-        others that it names hold now, and not before the GPU can have done what all kernels since
-        the fork need of its SMs, of each the share that its CTAs fill."""
+        others that it names hold now, and not before the SMs can have done the shares that all
+        kernels since the fork need of them."""
         own, *others = (_branch_of(stream, number) for number in launch.kernel.branches)
-        self._busy_ns += round(min(1.0, launch.estimate.num_waves) * launch.duration_ns)
+        self._busy_ns += round(launch.estimate.sm_share * launch.duration_ns)
         self._hold(own, max(self.free_ns(item) for item in (stream, *others)))
         self._hold(own, self._busy_ns - launch.duration_ns)
         return own

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from neusight.predictors.kernel import Kernel
+from neusight.predictors.physics.physical_time import Bound
 from neusight.predictors.predictor import Estimate
 from neusight.timeline.launches import Launch
 from neusight.timeline.streams import Streams
@@ -55,11 +56,13 @@ def test_streams_run_beside_each_other() -> None:
     assert (streams.free_ns(1), streams.free_ns(2), streams.done_ns()) == (100, 30, 100)
 
 
-def branched(duration_ns: int, *branches: int, waves: float = 0.1) -> Launch:
+def branched(
+    duration_ns: int, *branches: int, waves: float = 0.1, bound: Bound = "compute"
+) -> Launch:
     plain = launch(duration_ns)
     return plain._replace(
         kernel=replace(plain.kernel, branches=branches),
-        estimate=replace(plain.estimate, num_waves=waves),
+        estimate=replace(plain.estimate, num_waves=waves, bound=bound),
     )
 
 
@@ -89,6 +92,15 @@ def test_kernels_of_a_librarys_streams_share_the_gpu() -> None:
     starts = [run_branched(streams, branched(100, number, waves=0.6)) for number in (1, 2, 3)]
 
     assert starts == [0, 20, 80]
+
+
+def test_kernels_that_wait_for_themselves_leave_the_sms_to_others() -> None:
+    """Three with twice as many CTAs as there are SMs, which idle between the steps of a product."""
+    streams = Streams(latency_ns=0, gap_ns=0)
+    streams.fork(0, host_ns=0)
+    waiting = [branched(100, number, waves=2.0, bound="launch") for number in (1, 2, 3)]
+
+    assert [run_branched(streams, item) for item in waiting] == [0, 0, 0]
 
 
 def test_a_stream_holds_1024_launches() -> None:

@@ -7,6 +7,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from textwrap import indent
 from typing import TYPE_CHECKING
 
 from neusight.exit_codes import ExitCode
@@ -62,17 +63,28 @@ def joined(ranks: Ranks, *, are_stated: bool) -> Recorded:
 
 
 def _failed(ranks: Ranks, rank: int) -> Recorded:
-    process = ranks.processes[rank]
-    if process.done is not None:
-        found: Recorded = process.done.answer
-        failure = f"rank {rank}: {found.outcome.failure}"
-        if HangError.__name__ not in failure:  # which names all who wait
-            failure += f"; {_left_waiting(found.recording)}"
-        outcome = replace(found.outcome, failure=failure)
-        return replace(found, outcome=outcome, recording=_of_failed(found.recording, rank))
-    assert process.status is not None
-    failure, exit_code = text_of_end(os.waitstatus_to_exitcode(process.status))
-    return Recorded(Outcome(f"rank {rank}: {failure}", exit_code=exit_code, is_lost=True))
+    ended: dict[int, Recorded] = {
+        number: process.done.answer
+        for number, process in ranks.processes.items()
+        if process.done is not None
+    }
+    if rank not in ended:
+        status = ranks.processes[rank].status
+        assert status is not None
+        failure, exit_code = text_of_end(os.waitstatus_to_exitcode(status))
+        return Recorded(Outcome(f"rank {rank}: {failure}", exit_code=exit_code, is_lost=True))
+    text = ended[rank].outcome.failure
+    those = sorted(number for number, one in ended.items() if one.outcome.failure == text)
+    found = ended[those[0]]
+    who = f"rank{'s' * (len(those) > 1)} {ranges_text(those)}"
+    failure = f"{who}: {text}"
+    if HangError.__name__ not in failure:  # which names all who wait
+        failure += f"; {_left_waiting(found.recording)}"
+    shown = found.outcome.traceback
+    if those != [next(iter(ranks.processes))]:
+        shown = indent(shown, f"[{who}] ", lambda line: True)
+    outcome = replace(found.outcome, failure=failure, traceback=shown)
+    return replace(found, outcome=outcome, recording=_of_failed(found.recording, who))
 
 
 def _left_waiting(recording: Recording | None) -> str:
@@ -93,11 +105,11 @@ def _left_waiting(recording: Recording | None) -> str:
     return f"on a cluster the others wait for it in {last}, unless they fail too"
 
 
-def _of_failed(recording: Recording | None, rank: int) -> Recording | None:
+def _of_failed(recording: Recording | None, who: str) -> Recording | None:
     """What it recorded, whose failure says which rank it was."""
     if recording is None or FAILURE_OPTION not in recording.options:
         return recording
-    failure = f"rank {rank}: {recording.options[FAILURE_OPTION]}"
+    failure = f"{who}: {recording.options[FAILURE_OPTION]}"
     return replace(recording, options={**recording.options, FAILURE_OPTION: failure})
 
 

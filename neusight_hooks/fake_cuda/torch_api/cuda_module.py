@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -450,6 +451,8 @@ def _install_queries(patches: Patches, gpu: GPU, on_query: OnQuery) -> None:
     )
     patches.replace_code(torch.backends.cuda, "is_built", lambda: not _is_torch_asking())
     patches.set(torch.version, "cuda", None if gpu.vendor == "amd" else CUDA_VERSION)
+    # It says on a build for a GPU that Triton is missing, which here is no more than not installed.
+    patches.set(logging.getLogger("torch.utils.flop_counter"), "disabled", True)
     cudnn = torch.backends.cudnn
     patches.replace_code(cudnn, "is_available", lambda: True)
     patches.replace_code(cudnn, "version", answering("cudnn.version", cudnn_version(gpu)))

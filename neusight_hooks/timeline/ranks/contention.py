@@ -181,8 +181,8 @@ def _needs(span: KernelSpan, gpu: GPU) -> dict[str, float]:
         return {}
     streamed = kernel.num_bytes / (us * gpu.bandwidth_gbps * gpu.bandwidth_utilization * 1e3)
     needs = {"DRAM": min(1.0, streamed)} if span.estimate.bound in ("memory", "compute") else {}
-    if span.estimate.bound == "compute":
-        needs["SMs"] = min(1.0, span.estimate.num_waves)
+    if not kernel.branches:  # which were placed where SMs were free (`Streams.branch`)
+        needs["SMs"] = span.estimate.sm_share
     return {need: share for need, share in needs.items() if share > 0.0}
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import logging
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -60,6 +63,18 @@ def test_there_is_one_gpu_and_it_is_current() -> None:
         )  # fmt: skip
 
     assert on("H100", answers) == (1, 0, True, True, "cuda", 1, True, True, True)
+
+
+def test_torch_does_not_warn_of_a_triton_that_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = "torch.utils.flop_counter"
+    monkeypatch.delitem(sys.modules, name, raising=False)
+
+    on("H100", lambda: importlib.import_module(name))
+
+    assert caplog.records == []
+    assert not logging.getLogger(name).disabled
 
 
 @pytest.mark.parametrize(

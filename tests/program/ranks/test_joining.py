@@ -107,6 +107,21 @@ def test_of_a_failure_the_rank_is_reported_and_what_it_did() -> None:
     assert answer.ranks == ()
 
 
+def test_ranks_that_fail_alike_are_reported_once() -> None:
+    """As where a model cannot be divided by their number; the others were ended before."""
+    text = "RuntimeError: shape is invalid"
+    failed = Recorded(Outcome(text, exit_code=1, traceback=f"at line 1\n{text}\n"))
+    found = ranks_of(recorded(0))
+    for rank in (3, 1, 2):
+        found.processes[rank] = process(rank, Done("failed", failed))
+    found.failed = 3
+
+    outcome = joined(found).outcome
+
+    assert outcome.failure.startswith(f"ranks 1..3: {text}; on a cluster the others wait")
+    assert outcome.traceback == f"[ranks 1..3] at line 1\n[ranks 1..3] {text}\n"
+
+
 def _failing(rank: int) -> Recording:
     return replace(
         program(rank, (reduce(),)), options={FAILURE_OPTION: "ValueError: no such layer"}

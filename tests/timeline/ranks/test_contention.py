@@ -88,6 +88,14 @@ def test_products_of_two_streams_share_the_sms_that_each_of_them_needs(
     assert stretches(kernels, H100) == [longer_us * 1000] * 2
 
 
+def test_products_that_a_library_placed_where_sms_were_free_share_them_once() -> None:
+    kernels = [product(0, 100, 8.0, stream=stream) for stream in (1001, 1002)]
+    placed = [item._replace(kernel=replace(item.kernel, branches=(1,))) for item in kernels]
+
+    assert stretches(kernels, H100) == [100_000] * 2
+    assert stretches(placed, H100) == [0, 0]
+
+
 def test_copies_from_other_gpus_share_their_link() -> None:
     copy = Kernel.rows(
         KernelClass.COPY, PEER_COPY, 1, 1, dtype="bfloat16", bytes_read=2, bytes_written=2, flops=0
