@@ -7,6 +7,7 @@ import importlib.util
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,6 +44,12 @@ def test_the_test_of_a_file_runs_first(mutate: Any) -> None:
     assert first == ("tests/timeline/test_host.py",)
     assert second == mutate.PACKAGES["neusight_hooks/timeline"]
     assert all((ROOT / test).exists() for tests in mutate.PACKAGES.values() for test in tests)
+
+
+def test_unchanged_lines_pass_as_the_changes_are_run(mutate: Any, tmp_path: Path) -> None:
+    copy = mutate.Copy(tmp_path)
+
+    assert not copy.fails("tests/test_mutation.py::test_the_test_of_a_file_runs_first")
 
 
 def test_a_package_with_too_many_survivors_fails_though_all_together_are_enough(

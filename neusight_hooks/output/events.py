@@ -13,12 +13,20 @@ from neusight.output.rocm_names import hip_call, miopen_op
 from neusight.predictors.gpu import GPU
 from neusight.recording.recording import Argument, TensorSpec
 from neusight.timeline.operators.tree import shown_positions, with_operators
-from neusight.timeline.spans import HostSpan, KernelSpan, StepSpan, Timeline
+from neusight.timeline.spans import (
+    AUTOGRAD,
+    MAIN,
+    HostSpan,
+    KernelSpan,
+    StepSpan,
+    Timeline,
+    number_of_thread,
+)
 
 _NS_PER_US = 1000.0
 _KINDS = ("op", "operator", "node", "annotation", "compiled")
 _RUNTIME_KINDS = ("launch", "event", "sync")
-_THREADS = {"main": 1, "autograd": 2}
+_MAIN_THREAD, _AUTOGRAD_THREAD = 1, 2
 
 
 def event_list(
@@ -116,15 +124,21 @@ def _named_on(gpu: GPU, timeline: Timeline) -> Callable[[HostSpan], HostSpan]:
     return named
 
 
+def _thread_of(span: HostSpan) -> int:
+    if span.thread == MAIN:
+        return _MAIN_THREAD
+    return _AUTOGRAD_THREAD + number_of_thread(span.thread)
+
+
 def _host_fields(position: int, span: HostSpan) -> dict[str, Any]:
     return {
         "id": position,
         "name": span.name,
         "trace_name": span.name,
-        "thread": _THREADS[span.thread],
+        "thread": _thread_of(span),
         "start_us": span.start_ns / _NS_PER_US,
         "end_us": span.end_ns / _NS_PER_US,
-        "fwd_thread": _THREADS["main"] if span.thread == "autograd" else None,
+        "fwd_thread": _MAIN_THREAD if span.thread == AUTOGRAD else None,
         "input_shapes": _shapes_of(span),
         "stack": list(span.call.stack) if span.call is not None else [],
         "use_device": "cuda",
@@ -140,7 +154,7 @@ def _step_fields(step: StepSpan, name: str) -> dict[str, Any]:
         "id": -step.replay.index,
         "name": f"{name.partition('#')[0]}*",
         "trace_name": name,
-        "thread": _THREADS["main"],
+        "thread": _MAIN_THREAD,
         "start_us": step.start_ns / _NS_PER_US,
         "end_us": step.end_ns / _NS_PER_US,
         "use_device": "cuda",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,12 @@ _current_node = torch._C._current_autograd_node
 _sequence_nr = torch.autograd._get_sequence_nr  # type: ignore[attr-defined]
 
 
+class _Numbers(threading.local):
+    """The last of autograd's numbers in a thread, which count for each thread from 0."""
+
+    last = 0
+
+
 class Attribution:
     """Where the program is: in which modules, and whether an optimizer steps, as its hooks say; in
     backward, where the op's forward was, by autograd's numbers."""
@@ -37,6 +44,7 @@ class Attribution:
         self._stack_of_sequence: dict[int, CallStack] = {}
         self._stack_of_earlier: dict[int, CallStack] = {}
         self._last_sequence = 0
+        self._numbers = _Numbers()  # in threads other than the main one
 
     def start(self) -> None:
         """The program begins: what autograd numbered before is none of it."""
@@ -58,9 +66,13 @@ class Attribution:
             return "optimizer"
         return "forward" if node is None else "backward"
 
-    def op(self, signature: OpSignature, math: MathMode, stream: int) -> TapedOp:
+    def op(
+        self, signature: OpSignature, math: MathMode, stream: int, thread: int = 0
+    ) -> TapedOp:  # fmt: skip
         """The op that is being dispatched now, with who called it."""
         node: Any = _current_node()
+        if thread:
+            return self._op_of_thread(signature, math, stream, node, thread)
         if node is None:
             current = _sequence_nr()
             caller = self._modules[-1] if self._modules else ""
@@ -82,8 +94,24 @@ class Attribution:
         sequence = None if number >= _NO_SEQUENCE else number
         return TapedOp(signature, math, module, phase, stream, sequence, node.name())
 
+    def _op_of_thread(
+        self, signature: OpSignature, math: MathMode, stream: int, node: Any, thread: int
+    ) -> TapedOp:  # fmt: skip
+        """One of another thread than the main one: hooks do not follow its modules."""
+        name, sequence = "", None
+        if node is not None:
+            name, number = node.name(), node._sequence_nr()
+            sequence = None if number >= _NO_SEQUENCE else number
+        elif (current := _sequence_nr()) != self._numbers.last:
+            self._numbers.last, sequence = current, current - 1
+        phase: Phase = "backward" if _graph_task() != _NO_GRAPH_TASK else "forward"
+        return TapedOp(signature, math, "", phase, stream, sequence, name, thread=thread)
+
     def record_stack(self, op: TapedOp, here: CallStack) -> None:
         """The op was dispatched `here`; in backward, what led to it led to its forward op."""
+        if op.thread:
+            op.stack = here
+            return
         sequence = op.sequence_nr
         if op.phase != "backward":
             if sequence is not None:

@@ -1,10 +1,11 @@
-"""Which of the program's own lines led to an op: what is neither torch's nor neusight's."""
+"""Where the program is: its own lines, neither torch's nor neusight's, and its thread."""
 
 from __future__ import annotations
 
 import re
 import sys
 import sysconfig
+import threading
 from functools import cache
 from importlib.util import find_spec
 from inspect import CO_OPTIMIZED
@@ -245,3 +246,46 @@ def file_name(filename: str, folder: str) -> str:
     if filename.startswith(folder) or not filename.startswith("/"):
         return filename.removeprefix(folder)
     return Path(filename).name
+
+
+class ProgramThreads:
+    """Numbers the threads of a program: the one that made this is 0, each other one has the
+    smallest number that no thread has which still runs. So a program that starts a thread in each
+    of its steps does the same in each.
+
+    >>> threads = ProgramThreads()
+    >>> threads.number()
+    0
+    >>> thread = threading.Thread(target=lambda: print(threads.number()))
+    >>> thread.start(); thread.join()
+    1
+    """
+
+    def __init__(self) -> None:
+        self._main = threading.get_ident()
+        self._own = threading.local()  # the number of a thread that has one
+        self._others: dict[int, threading.Thread] = {}
+        self._lock = threading.Lock()
+
+    def number(self) -> int:
+        """That of the thread that calls this."""
+        if threading.get_ident() == self._main:
+            return 0
+        found: int | None = getattr(self._own, "number", None)
+        return self._new_number() if found is None else found
+
+    def _new_number(self) -> int:
+        with self._lock:
+            others = self._others
+            number = 1
+            while number in others and others[number].is_alive():
+                number += 1
+            others[number] = threading.current_thread()
+            self._own.number = number
+            return number
+
+
+def is_elsewhere(entry: object) -> bool:
+    """Whether an entry of a tape or of a step is of another thread than the main one. Backward
+    passes are of autograd's thread, whoever starts them."""
+    return bool(getattr(entry, "thread", 0)) and getattr(entry, "phase", "") != "backward"

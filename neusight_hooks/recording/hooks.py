@@ -6,10 +6,11 @@ import functools
 import sys
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._C._dynamo.eval_frame import set_eval_frame
@@ -48,6 +49,13 @@ _MODULE = "torch.nn.modules.module"
 _CALLING = (_GRAPHS, "torch.nn.modules.", "neusight.")
 
 
+class _ModulePlace(NamedTuple):
+    """The path of a module, and which of the modules with that path it is."""
+
+    path: str
+    instance: int
+
+
 class ProgramHooks:
     """Follows modules, optimizers and annotations of the main thread: marks them on the tape, names
     modules by their paths, and says what their storages are for."""
@@ -82,7 +90,10 @@ class ProgramHooks:
         self._is_of_torch = False
         self._optimizers: list[torch.optim.Optimizer] = []
         self._handles: list[RemovableHandle] = []
-        self._paths: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
+        self._places: weakref.WeakKeyDictionary[torch.nn.Module, _ModulePlace] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._num_of_path: Counter[str] = Counter()
         self._made: weakref.WeakKeyDictionary[torch.nn.Module, CallStack] = (
             weakref.WeakKeyDictionary()
         )
@@ -211,12 +222,13 @@ class ProgramHooks:
                 kwargs = _arguments_by_keyword() if kwargs is None else kwargs
                 self.inputs.module_begins(module, _class_name(module), args, kwargs)
             self._name_all(module)
-        path = self._paths.get(module)
-        if path is None:
-            path = self._paths[module] = f"{self._attribution.module}.{_class_name(module)}"
+        place = self._places.get(module)
+        if place is None:
+            place = self._placed(module, f"{self._attribution.module}.{_class_name(module)}")
+        path, instance = place
         is_outermost = self._attribution.is_outside()
         self._attribution.enter_module(path)
-        self._tape.mark("module_begin", path, type(module).__name__)
+        self._tape.mark("module_begin", path, type(module).__name__, instance)
         if is_outermost and not self._is_of_torch and not self._in_function:
             kwargs = _arguments_by_keyword() if kwargs is None else kwargs
             self._repeats.begins(module, _class_name(module), args, kwargs)
@@ -234,16 +246,22 @@ class ProgramHooks:
             self._cutter.outermost_forward_ends(module)
 
     def _name_all(self, root: torch.nn.Module) -> None:
-        if root in self._paths:
+        if root in self._places:
             return
         name = _class_name(root)
         for path, module in root.named_modules():
-            if module not in self._paths:
+            if module not in self._places:
                 full = f"{name}.{path}" if path else name
-                self._paths[module] = full.replace(_COMPILED, "")
+                place = self._placed(module, full.replace(_COMPILED, ""))
                 self._mark_storages_of(module)
                 if module in self._made:
-                    self.made[self._paths[module]] = self._made[module]
+                    self.made[place.path] = self._made[module]
+
+    def _placed(self, module: torch.nn.Module, path: str) -> _ModulePlace:
+        """The place of a module that is new."""
+        place = self._places[module] = _ModulePlace(path, self._num_of_path[path])
+        self._num_of_path[path] += 1
+        return place
 
     def _mark_storages_of(self, module: torch.nn.Module) -> None:
         for parameter in module._parameters.values():

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from neusight.predictors.errors import UnmappedOpError
 from neusight.recording.attribution import Attribution
-from neusight.recording.call_stack import CallStacks, call_site
+from neusight.recording.call_stack import CallStacks, call_site, is_elsewhere
 from neusight.recording.dispatch.fake_kernels import Devices, FakeKernels
 from neusight.recording.dispatch.math_settings import MathSettings
 from neusight.recording.dispatch.op_cache import KnownOp, OpCache, Output, cache_key
@@ -77,6 +77,12 @@ Handler = Callable[["Recorder", Any, Sequence[Any], Mapping[str, Any]], Any]
 CpuHandler = Callable[[Any, Sequence[Any], Mapping[str, Any]], Any]
 
 
+class _CurrentStream(threading.local):
+    """The stream that a thread has made current; the default one at its start."""
+
+    number = 0
+
+
 # Over 300 lines: all that happens to an op between its dispatch and the tape is in one place; each
 # further call on this path costs time thousands of times a step.
 class Recorder:
@@ -98,7 +104,7 @@ class Recorder:
         with_functions: bool = False,
     ) -> None:
         self.warnings: list[str] = []
-        self.current_stream = 0
+        self._streams = _CurrentStream()
         #: Ops that are run by a function of their own: who has one adds it.
         self.handlers: dict[Any, Handler] = {}
         #: The same for tensors on the CPU, which hold data.
@@ -161,6 +167,15 @@ class Recorder:
     def is_open(self) -> bool:
         """Whether the program is listened to."""
         return self.tape.is_open
+
+    @property
+    def current_stream(self) -> int:
+        """The stream on which the thread that asks launches kernels."""
+        return self._streams.number
+
+    @current_stream.setter
+    def current_stream(self, number: int) -> None:
+        self._streams.number = number
 
     def record_urgent(self, stream: int) -> None:
         """The stream has high priority."""
@@ -349,20 +364,21 @@ class Recorder:
     def record_op(self, known: KnownOp) -> TapedOp:
         """Puts one op on the tape, with who called it."""
         math = self._math.now() if known.needs_math else self._math.default
-        op = self.attribution.op(known.signature, math, self.current_stream)
+        thread = self.tape.threads.number()
+        op = self.attribution.op(known.signature, math, self.current_stream, thread)
         cutter = self.cutter
         if op.node:
-            cutter.backward_seen = True
+            cutter.backward_seen, cutter.backward_thread = True, thread
             if op.sequence_nr is not None:
                 self.inputs.used_in_backward(op.sequence_nr)
         elif cutter.backward_seen and op.sequence_nr is not None and not op.module:
-            cutter.round_ends()
+            cutter.followed_op_comes(thread)
         stacks = self.tape.stacks
         if stacks is not None:
             self.attribution.record_stack(op, stacks.here())
         if self._why_unmapped is not None:
             self._require_mapped(known.signature, self._why_unmapped)
-        if self.operators.is_listening:
+        if self.operators.is_listening and (not thread or not is_elsewhere(op)):
             self.operators.is_recorded(known.signature.op)
         self.tape.add_op(op)
         return op

@@ -182,7 +182,8 @@ class OpCall:
     `node` the autograd node that runs it in backward ("" in forward); `sequence_nr` the autograd
     sequence number relative to the start of its step, or None; `stream` 0 is the default stream.
     `stack` holds the program's lines that led here, innermost first (in backward, to the forward
-    op), where they were recorded; calls that differ only in that are equal."""
+    op), where they were recorded; `thread` is the program's thread, 0 its main one. Calls that
+    differ only in these are equal."""
 
     signature: OpSignature
     math: MathMode
@@ -192,6 +193,7 @@ class OpCall:
     sequence_nr: int | None = None
     node: str = ""
     stack: tuple[str, ...] = field(default=(), compare=False)
+    thread: int = field(default=0, compare=False)
 
 
 class StorageRef(NamedTuple):
@@ -232,16 +234,19 @@ class EmptyCache:
 class Mark:
     """A begin or end of something with a name on the host lane; begins and ends nest.
 
-    kind "module": name is the dotted path, `detail` the class; kind "annotation": record_function,
-    Optimizer.step and the like; kind "graph": a captured CUDA graph is launched at once, the ops
-    between are those it was captured from, `detail` how many tensors torch's trees look after, if
-    these launch it; kind "compiled": code of torch.compile runs, of a name in `COMPILED_CODE`,
-    `detail` says how many inputs it has and, after a space, which `CompiledFrame` it is of.
+    kind "module": name is the dotted path, `detail` the class, `instance` says which of the modules
+    of that path, where several roots are of one class (marks that differ only in that are equal);
+    kind "annotation": record_function, Optimizer.step and the like; kind "graph": a captured CUDA
+    graph is launched at once, the ops between are those it was captured from, `detail` how many
+    tensors torch's trees look after, if these launch it; kind "compiled": code of torch.compile
+    runs, of a name in `COMPILED_CODE`, `detail` says how many inputs it has and, after a space,
+    which `CompiledFrame` it is of.
     """
 
     kind: MarkKind
     name: str
     detail: str = ""
+    instance: int = field(default=0, compare=False)
 
 
 #: What compiled code does: inference, a forward with gradients, its backward (torch's own names).
@@ -266,13 +271,15 @@ def stepped_optimizer(mark_name: str) -> str:
 @dataclass(frozen=True, slots=True)
 class Synchronize:
     """The host waited: for one stream (None: all of the device) or one event, because of `reason`
-    ("item", "copy", "synchronize", "event", "nonzero", ...) at `source` ("file.py:12")."""
+    ("item", "copy", "synchronize", "event", "nonzero", ...) at `source` ("file.py:12"); on which
+    `thread`, as for an `OpCall`."""
 
     reason: str
     source: str = ""
     stream: int | None = None
     event: int | None = None
     stack: tuple[str, ...] = field(default=(), compare=False)
+    thread: int = field(default=0, compare=False)
 
 
 #: Streams of NCCL's communicators count from here: above those that a program makes itself.
@@ -281,19 +288,22 @@ FIRST_COMMUNICATION_STREAM = 100
 
 @dataclass(frozen=True, slots=True)
 class EventRecord:
-    """An event was recorded on a stream. `event` counts up from 1 within the step."""
+    """An event was recorded on a stream. `event` counts up from 1 within the step; `thread` as for
+    an `OpCall`."""
 
     event: int
     stream: int
+    thread: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class EventWait:
     """A stream was made to wait for an event; one below 1 was recorded in an earlier step: 0 is the
-    last that the step before recorded."""
+    last that the step before recorded. `thread` as for an `OpCall`."""
 
     event: int
     stream: int
+    thread: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

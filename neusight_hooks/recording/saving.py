@@ -89,7 +89,14 @@ _PLAIN: dict[str, type] = {
     _VERIFIED: ModelInput,
     _CONTINUED: ModelInput,
 }
+#: Fields of entries that are mostly 0 and saved apart.
+_BESIDE_ENTRIES = ("thread", "instance")
 _NAME_OF = {kind: name for name, kind in _PLAIN.items() if name not in (_VERIFIED, _CONTINUED)}
+#: Their other fields.
+_SAVED = {
+    kind: [field.name for field in fields(kind) if field.name not in _BESIDE_ENTRIES]
+    for kind in _NAME_OF
+}
 _ENTRIES = frozenset({"a", "p", "f", "s", *_PLAIN})
 
 
@@ -196,7 +203,7 @@ def _encode(recording: Recording) -> dict[str, Any]:
         if isinstance(entry, Synchronize):
             stack = stacks.number(entry.stack)
             return ["s", entry.reason, entry.source, entry.stream, entry.event, stack]
-        values = [getattr(entry, name) for name in type(entry).__slots__]
+        values = [getattr(entry, name) for name in _SAVED[type(entry)]]
         if isinstance(entry, ModelInput):
             if entry.has_cache:
                 return [_CONTINUED, *values]
@@ -232,7 +239,18 @@ def _encode(recording: Recording) -> dict[str, Any]:
             if step.batch
         ],
         **_encode_operators(recording.steps),
+        **{name: rows for name in _BESIDE_ENTRIES if (rows := _numbers(recording.steps, name))},
     }
+
+
+def _numbers(steps: Sequence[Step], name: str) -> list[list[int]]:
+    """The entries of which that field is not 0: step, position, its number."""
+    return [
+        [at, position, number]
+        for at, step in enumerate(steps)
+        for position, entry in enumerate(step.entries)
+        if (number := getattr(entry, name, 0))
+    ]
 
 
 def _encode_operators(steps: Sequence[Step]) -> dict[str, Any]:
@@ -344,6 +362,7 @@ _ROWS: dict[str, tuple[_Check, ...]] = {
     "step": (_is_one_of(StepKind), is_count, lambda value: isinstance(value, list)),
     "batch": (is_count, _is_none_or(is_count), _is_none_or(is_count), _is_text,
               _is_one_of(BatchSource)),
+    **dict.fromkeys(_BESIDE_ENTRIES, (is_count, is_count, is_count)),
     "operator_name": (_is_text, _is_flag),
     "operators": (is_count, lambda value: isinstance(value, list)),
     "operator": (is_count, is_count, is_count, is_count, _is_none_or(_is_whole)),
@@ -491,6 +510,14 @@ def _decode_steps(
     for row in document.items("batches", default=[]):  # older files have none
         at, *batch = _row("batch", row)
         steps[at] = replace(_at(steps, at), batch=Batch(*batch))
+    for name in _BESIDE_ENTRIES:
+        numbers: dict[int, dict[int, int]] = {}
+        for row in document.items(name, default=[]):  # as above
+            at, position, number = _row(name, row)
+            numbers.setdefault(at, {})[position] = number
+        for at, of_entries in numbers.items():
+            entries = _with_numbers(_at(steps, at).entries, name, of_entries)
+            steps[at] = replace(steps[at], entries=entries)
     names = [_row("operator_name", row) for row in document.items("operator_names", default=[])]
     functions = document.items("python_functions", default=[])
     names = [[*name, number in functions] for number, name in enumerate(names)]
@@ -499,6 +526,23 @@ def _decode_steps(
         operators = tuple(_decode_operators(rows, names, len(_at(steps, at).entries)))
         steps[at] = replace(steps[at], operators=operators)
     return tuple(steps)
+
+
+def _with_numbers(
+    entries: Sequence[Entry], name: str, numbers: dict[int, int]
+) -> tuple[Entry, ...]:
+    """The entries of a step, those at these positions with a field; equal ones as one."""
+    found, known = list(entries), dict[tuple[int, int], Entry]()
+    for position, number in numbers.items():
+        entry = _at(entries, position)
+        if not hasattr(entry, name):
+            raise _Damage(f"entry {position} has no {name}")
+        key = (id(entry), number)
+        if key not in known:
+            changed: Any = {name: number}
+            known[key] = replace(entry, **changed)
+        found[position] = known[key]
+    return tuple(found)
 
 
 def _decode_operators(

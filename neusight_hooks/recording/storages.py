@@ -43,7 +43,7 @@ class StorageWatch:
         self._tape = tape
         self._attribution = attribution
         self._numbers: dict[int, int] = {}
-        self._alive: set[int] = set()
+        self._alive: dict[int, Phase] = {}  # by what made them
         self._watches: dict[int, _StorageRef] = {}
         self._kinds: dict[int, str] = {}
         #: What the storages were for that live on without memory.
@@ -137,7 +137,7 @@ class StorageWatch:
             self.on_first_alloc()
         self._next = number + 1
         self._numbers[key] = number
-        self._alive.add(number)
+        self._alive[number] = phase
         self._watch(storage)
         num_bytes = storage.nbytes()
         alloc = TapedAlloc(number, num_bytes, module, op, phase, stack, self.pool)
@@ -161,7 +161,7 @@ class StorageWatch:
         """Writes that a storage gave its memory back; the number that it had."""
         number = self._numbers.pop(key, None)
         if number is not None:
-            self._alive.discard(number)
+            self._alive.pop(number, None)
             if self._tape.is_open:
                 self._tape.entries.append(TapedFree(number))
         return number
@@ -172,13 +172,13 @@ class StorageWatch:
             if known == number:
                 del self._numbers[key]
                 self._watches.pop(key, None)
-        self._alive.discard(number)
+        self._alive.pop(number, None)
 
     def alive(self) -> list[TapedAlloc]:
         """The storages that exist now, in the order in which they were made."""
         storages = {number: self._watches[key]() for key, number in self._numbers.items()}
         return [
-            TapedAlloc(number, storage.nbytes())
+            TapedAlloc(number, storage.nbytes(), phase=self._alive.get(number, "forward"))
             for number, storage in sorted(storages.items())
             if storage is not None
         ]
@@ -197,7 +197,7 @@ class StorageWatch:
         number, storage = self._next, tensor.untyped_storage()
         self._next = number + 1
         self._numbers[storage._cdata] = number
-        self._alive.add(number)
+        self._alive[number] = "forward"
         self._watch(storage)
         return number
 

@@ -8,7 +8,13 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Generic, NamedTuple, ParamSpec, cast
 
-from neusight.recording.call_stack import CallStack, CallStacks, call_site
+from neusight.recording.call_stack import (
+    CallStack,
+    CallStacks,
+    ProgramThreads,
+    call_site,
+    is_elsewhere,
+)
 from neusight.recording.recording import (
     BatchSource,
     EmptyCache,
@@ -58,6 +64,7 @@ class TapedOp:
     sequence_nr: int | None = None
     node: str = ""
     stack: CallStack = ()
+    thread: int = 0
 
 
 @dataclass(slots=True)
@@ -324,6 +331,7 @@ class Tape:
         self.followers: list[Follower] = []
         #: Gives the program's lines, where they are wanted.
         self.stacks = stacks
+        self.threads = ProgramThreads()
         #: For which entries that is written: from the first on, and before the second.
         self._calls_from = self._calls_to = 0
         self._cut_had_all_calls = False
@@ -340,7 +348,7 @@ class Tape:
         self._max_ops = max_ops
         self._stops_at = sys.maxsize if max_ops is None else max_ops
         self._num_read = 0
-        self._marks: dict[tuple[str, str, str], tuple[Mark, Hashable]] = {}
+        self._marks: dict[tuple[str, str, str, int], tuple[Mark, Hashable]] = {}
         self._cpu_pending = 0
         self._cpu_pending_us = 0.0
 
@@ -350,7 +358,7 @@ class Tape:
         """An op on the GPU; RunawayLoop where it is one too many."""
         if self._cpu_pending:
             self.flush()
-        if self.before_entry is not None:
+        if self.before_entry is not None and (not op.thread or not is_elsewhere(op)):
             self.before_entry((op.signature.op, op.node), op)
         self.gpu_ops += 1
         self.entries.append(op)
@@ -381,17 +389,17 @@ class Tape:
         if self._cpu_pending:
             self.flush()
         kind = type(entry)
-        if self.before_entry is not None and kind not in _OF_MEMORY:
+        if self.before_entry is not None and kind not in _OF_MEMORY and not is_elsewhere(entry):
             self.before_entry(does or kind.__name__, None)
         self.entries.append(entry)
 
-    def mark(self, kind: MarkKind, name: str, detail: str = "") -> None:
+    def mark(self, kind: MarkKind, name: str, detail: str = "", instance: int = 0) -> None:
         """A begin or end of a module, an annotation or a graph."""
-        key = (kind, name, detail)
+        key = (kind, name, detail, instance)
         known = self._marks.get(key)
         if known is None:  # parts of a list do the same
             does = (kind, _NUMBERS.sub("#", name), detail)
-            known = self._marks[key] = Mark(kind, name, detail), does
+            known = self._marks[key] = Mark(kind, name, detail, instance), does
         self.add(*known)
         if kind == "compiled_begin":
             self.num_compiled += 1
@@ -401,7 +409,8 @@ class Tape:
     def synchronize(self, reason: str, stream: int | None = None, event: int | None = None) -> None:
         """The host waits here for the GPU."""
         stack = () if self.stacks is None else self.stacks.here()
-        self.add(Synchronize(reason, call_site(), stream, event, stack))
+        thread = self.threads.number()
+        self.add(Synchronize(reason, call_site(), stream, event, stack, thread))
 
     def write_calls(self, writer: CallWriter | None) -> None:
         """From now on operators are written by this function, or no longer."""
@@ -424,12 +433,12 @@ class Tape:
     def record_event(self, stream: int) -> int:
         """An event behind all that the stream holds; returns its number."""
         event = self.new_event()
-        self.add(EventRecord(event, stream))
+        self.add(EventRecord(event, stream, self.threads.number()))
         return event
 
     def wait_for_event(self, event: int, stream: int) -> None:
         """The stream goes on only after the event."""
-        self.add(EventWait(event, stream))
+        self.add(EventWait(event, stream, self.threads.number()))
 
     def flush(self) -> None:
         """Writes down what is pending, before the entries are read."""

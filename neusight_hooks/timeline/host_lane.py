@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from neusight.recording.recording import OpCall
-from neusight.timeline.spans import HostSpan, SpanKind, Thread
-
-MAIN: Thread = "main"
-AUTOGRAD: Thread = "autograd"
+from neusight.timeline.spans import (
+    AUTOGRAD,
+    MAIN,
+    HostSpan,
+    SpanKind,
+    Thread,
+    other_thread,
+)
 
 #: Begins the name of what the engine wraps around each node.
 EVALUATE = "autograd::engine::evaluate_function: "
@@ -14,6 +18,13 @@ EVALUATE = "autograd::engine::evaluate_function: "
 _ACCUMULATE = "torch::autograd::AccumulateGrad"
 #: Holds an op's place until its duration is known.
 _UNFINISHED = HostSpan("op", "", 0, 0)
+
+
+def thread_of(call: OpCall) -> Thread:
+    """The lane that an op is in."""
+    if call.phase == "backward":
+        return AUTOGRAD
+    return other_thread(call.thread) if call.thread else MAIN
 
 
 class HostLane:
@@ -34,6 +45,7 @@ class HostLane:
         self._open: list[int] = []  # positions of open module and annotation spans
         self._nodes: list[int] = []  # positions of the open autograd node's two spans
         self._node: tuple[str, int | None] | None = None
+        self._node_thread = 0  # of the program
 
     # -- ops and runtime calls
 
@@ -46,9 +58,10 @@ class HostLane:
 
     def finish(self, position: int, call: OpCall, start_ns: int) -> None:
         """Ends an op now, at the position that was reserved for it."""
-        thread = AUTOGRAD if call.phase == "backward" else MAIN
+        thread = thread_of(call)
+        parent = self.parent if thread in (MAIN, AUTOGRAD) else -1
         self.spans[position] = HostSpan(
-            "op", call.signature.op, start_ns, self.now_ns - start_ns, thread, self.parent, call,
+            "op", call.signature.op, start_ns, self.now_ns - start_ns, thread, parent, call,
             entry=self.entry,
         )  # fmt: skip
 
@@ -66,22 +79,27 @@ class HostLane:
             span = HostSpan(kind, name, begin_ns, duration_ns, thread, op, None, self.correlation)
             self.spans.append(span._replace(detail=detail, entry=self.entry))
 
-    def runtime(self, kind: SpanKind, name: str, duration_ns: int, *, detail: str = "") -> int:
+    def runtime(
+        self, kind: SpanKind, name: str, duration_ns: int, *, detail: str = "", thread: int = 0
+    ) -> int:
         """A runtime call of the program's own, from now on; returns its position."""
         self.correlation += 1
-        position = self.add(kind, name, duration_ns, detail=detail)
+        position = self.add(kind, name, duration_ns, detail=detail, thread=thread)
         self.now_ns += duration_ns
         return position
 
-    def add(self, kind: SpanKind, name: str, duration_ns: int, *, detail: str = "") -> int:
-        """A span that begins now; the clock stays. Returns its position."""
+    def add(
+        self, kind: SpanKind, name: str, duration_ns: int, *, detail: str = "", thread: int = 0
+    ) -> int:
+        """A span that begins now on a thread of the program; the clock stays. Returns its
+        position."""
         if not self.keep:
             return -1
-        thread = AUTOGRAD if self._nodes else MAIN
+        lane, parent = AUTOGRAD if self._nodes else MAIN, self.parent
+        if thread and not (self._nodes and thread == self._node_thread):
+            lane, parent = other_thread(thread), -1
         correlation = self.correlation if kind in ("event", "launch", "sync") else 0
-        span = HostSpan(
-            kind, name, self.now_ns, duration_ns, thread, self.parent, None, correlation
-        )
+        span = HostSpan(kind, name, self.now_ns, duration_ns, lane, parent, None, correlation)
         self.spans.append(span._replace(detail=detail, entry=self.entry))
         return len(self.spans) - 1
 
@@ -97,15 +115,17 @@ class HostLane:
     def enter_node(self, call: OpCall, start_ns: int) -> int:
         """Opens the autograd node of a backward op, closes that of the op before; returns when the
         op starts."""
-        if call.phase != "backward" and self._node is None:
+        if call.phase != "backward":
+            if self._node is not None:
+                self.close_node(start_ns, thread=call.thread)
             return start_ns
-        wanted = (call.node, call.sequence_nr) if call.phase == "backward" and call.node else None
+        wanted = (call.node, call.sequence_nr) if call.node else None
         if wanted == self._node and call.node != _ACCUMULATE:
             return start_ns
         self.close_node(start_ns)
         if wanted is None:
             return start_ns
-        self._node = wanted
+        self._node, self._node_thread = wanted, call.thread
         if not self.keep:
             self.now_ns += self._node_ns
             return start_ns
@@ -121,8 +141,11 @@ class HostLane:
         self.now_ns += self._node_ns
         return start_ns + self._node_ns
 
-    def close_node(self, end_ns: int | None = None) -> None:
-        """Ends the open autograd node, now or when it really ended."""
+    def close_node(self, end_ns: int | None = None, *, thread: int | None = None) -> None:
+        """Ends the open autograd node, now or when it really ended; with `thread`, where it runs
+        for that thread of the program, which does something else now."""
+        if thread is not None and thread != self._node_thread:
+            return
         self._node = None
         if not self._nodes:
             return

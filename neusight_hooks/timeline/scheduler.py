@@ -18,7 +18,7 @@ from neusight.recording.recording import (
 )
 from neusight.timeline.compiled_calls import begin_compiled, end_compiled
 from neusight.timeline.host import HostProfile
-from neusight.timeline.host_lane import AUTOGRAD, MAIN, HostLane
+from neusight.timeline.host_lane import HostLane, thread_of
 from neusight.timeline.launches import (
     Launch,
     OpPlans,
@@ -129,18 +129,20 @@ class Scheduler:
         elif isinstance(entry, Synchronize):
             self._synchronize(entry)
         elif isinstance(entry, EventRecord):
-            self.lane.close_node()
-            self.lane.runtime("event", "cudaEventRecord", self._event_ns)
+            self._call_of_event("cudaEventRecord", entry)
             self._record_event(entry)
         elif isinstance(entry, EventWait):
-            self.lane.close_node()
-            self.lane.runtime("event", "cudaStreamWaitEvent", self._event_ns)
+            self._call_of_event("cudaStreamWaitEvent", entry)
             self.streams.wait_for_event(entry.event, stream=entry.stream)
         elif isinstance(entry, HostWork):
             self.lane.close_node()
             duration_ns = nanoseconds(entry.duration_us)
             self.lane.add("work", entry.name, duration_ns)
             self.lane.now_ns += duration_ns
+
+    def _call_of_event(self, name: str, entry: EventRecord | EventWait) -> None:
+        self.lane.close_node(thread=entry.thread)
+        self.lane.runtime("event", name, self._event_ns, thread=entry.thread)
 
     # -- ops and their kernels
 
@@ -178,9 +180,8 @@ class Scheduler:
             self.waited_ns += max(0, start_ns - end_ns - streams.latency_ns)
             lane.now_ns = end_ns = max(end_ns, streams.free_ns(call.stream))
         if lane.keep:
-            thread = AUTOGRAD if call.phase == "backward" else MAIN
             lane.call_within(
-                "launch", launch.name, position, begin_ns, end_ns - begin_ns, thread=thread
+                "launch", launch.name, position, begin_ns, end_ns - begin_ns, thread=thread_of(call)
             )
 
     def _execute(
@@ -274,7 +275,8 @@ class Scheduler:
             return
         kind: SpanKind = "module" if mark.kind.startswith("module") else "annotation"
         if mark.kind.endswith("begin"):
-            self.lane.begin(kind, mark.name, mark.detail)
+            instance = f" {mark.instance}" if mark.instance else ""
+            self.lane.begin(kind, mark.name, mark.detail + instance)
         self.lane.now_ns += self._mark_ns[mark.kind]
         if not mark.kind.endswith("begin"):
             self.lane.end(kind, mark.name)
@@ -290,7 +292,7 @@ class Scheduler:
         duration_ns = wait_ns + self._sync_ns
         _, op, op_end_ns = self._last_op
         if entry.reason in _OWN_WAITS:
-            lane.close_node()
+            lane.close_node(thread=entry.thread)
         elif op >= 0 and op_end_ns == lane.now_ns:  # the op itself waits
             lane.correlation += 1
             thread = lane.spans[op].thread
@@ -300,7 +302,7 @@ class Scheduler:
             lane.now_ns += duration_ns
             lane.extend(op)
             return
-        lane.runtime("sync", name, duration_ns, detail=entry.reason)
+        lane.runtime("sync", name, duration_ns, detail=entry.reason, thread=entry.thread)
 
     def _awaited(self, entry: Synchronize) -> tuple[str, int]:
         """The runtime call that waits, and what it waits for."""

@@ -9,7 +9,11 @@ from neusight.predictors.kernel import Kernel
 from neusight.predictors.predictor import Estimate
 from neusight.recording.recording import ModelInput, OpCall, Replay
 
-Thread = Literal["main", "autograd"]
+#: A lane of the host: `MAIN`, `AUTOGRAD`, or `other_thread(number)`.
+Thread = str
+MAIN: Thread = "main"
+AUTOGRAD: Thread = "autograd"
+_OTHER = "thread "
 SpanKind = Literal[
     "op",
     "operator",
@@ -25,6 +29,20 @@ SpanKind = Literal[
 ]
 
 
+def other_thread(number: int) -> Thread:
+    """A thread of the program's own, from 1 on.
+
+    >>> other_thread(1), number_of_thread(other_thread(1)), number_of_thread("main")
+    ('thread 1', 1, 0)
+    """
+    return f"{_OTHER}{number}"
+
+
+def number_of_thread(thread: Thread) -> int:
+    """The number of a thread of the program's own; 0 of the main and the autograd thread."""
+    return int(thread.removeprefix(_OTHER)) if thread.startswith(_OTHER) else 0
+
+
 class HostSpan(NamedTuple):
     """Something on the host, times in whole nanoseconds from the start of the block.
 
@@ -32,14 +50,16 @@ class HostSpan(NamedTuple):
     (`call`, if it launches the op's kernels); "node": an
     autograd node around backward ops (two, one in the other, as the profiler shows them);
     "function": a Python function;
-    "module": an nn.Module's forward, `name` its path and `detail` its class; "annotation":
+    "module": an nn.Module's forward, `name` its path and `detail` its class (behind a space which
+    of several modules of that path it is, but for the first); "annotation":
     record_function and the like; "compiled": code of torch.compile, and what it does before its
     first kernel; "launch": a runtime call with the `correlation` of its kernel, or of all kernels
     of a CUDA graph; "event": cudaEventRecord or cudaStreamWaitEvent; "sync": the host waits,
     because of `detail`; "work": the host is busy itself.
-    `parent` is the position of the enclosing span in `Timeline.host`, or -1. While ops of
-    "autograd" run, "main" waits in backward(). `entry` is the position in the step's entries of
-    what it comes from, or -1; `sequence_nr` autograd's number of what is no op itself.
+    `parent` is the position of the enclosing span in `Timeline.host`, or -1; on a thread of the
+    program's own only ops enclose. While ops of "autograd" run, "main" waits in backward(). `entry`
+    is the position in the step's entries of what it comes from, or -1; `sequence_nr` autograd's
+    number of what is no op itself.
     """
 
     kind: SpanKind

@@ -16,6 +16,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import neusight
+from neusight.recording.recording import OpCall
 
 Event = dict[str, Any]
 
@@ -27,9 +28,8 @@ def operators(program: Callable[[], object], tmp_path: Path, steps: int = 2) -> 
         for _ in range(steps):
             program()
             forecast.step()
-    path = tmp_path / "trace.json"
-    forecast.export_chrome_trace(path)
-    events = json.loads(path.read_text())["traceEvents"]
+    forecast.export_chrome_trace(tmp_path / "trace.json")
+    events = all_events(tmp_path)
     begin = max(event["ts"] for event in events if event["name"].startswith("ProfilerStep#"))
     found = [
         event
@@ -46,6 +46,11 @@ def operators(program: Callable[[], object], tmp_path: Path, steps: int = 2) -> 
             assert event["ts"] + event["dur"] <= stack[-1]["ts"] + stack[-1]["dur"], event["name"]
         stack.append(event)
     return sorted(found, key=lambda event: event["ts"])
+
+
+def all_events(tmp_path: Path) -> list[Event]:
+    found: list[Event] = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    return found
 
 
 def around(events: list[Event], name: str) -> list[list[str]]:
@@ -123,6 +128,93 @@ def test_threads_leave_the_operators_of_the_main_thread_as_they_are(tmp_path: Pa
 
     assert around(events, "aten::linear") == [[]]
     assert around(events, "aten::layer_norm") == []
+
+
+def test_ops_are_on_the_thread_that_runs_them(tmp_path: Path) -> None:
+    weight = torch.ones(8, 8, requires_grad=True)
+    side: list[torch.cuda.Stream] = []
+
+    def elsewhere() -> None:
+        with torch.cuda.stream(side[-1]), torch.no_grad():
+            torch.ones(4, 8).to("cuda").relu().sum().item()
+            torch.cuda.current_stream().synchronize()
+
+    def program() -> None:
+        on_gpu = weight.cuda()
+        side.append(torch.cuda.Stream())
+        thread = threading.Thread(target=elsewhere)
+        with torch.profiler.record_function("mine"):
+            thread.start()
+            result = functional.linear(torch.ones(4, 8, device="cuda"), on_gpu)
+            thread.join()
+        result.sum().backward()
+
+    events = operators(program, tmp_path)
+
+    lanes = {name: {e["tid"] for e in events if e["name"] == name} for name in _BY_THREAD}
+    main, backward, other = (lanes[name] for name in ("mine", "MmBackward0", "aten::relu"))
+    assert len({*main, *backward, *other}) == 3
+    assert lanes == {
+        "mine": main, "aten::linear": main, "aten::mm": {*main, *backward},
+        "MmBackward0": backward, "aten::relu": other, "aten::clamp_min": other,
+        "aten::_local_scalar_dense": other,
+    }  # fmt: skip
+    assert around(events, "aten::linear") == [["mine"]]
+    assert around(events, "aten::relu") == [[]]
+    written = all_events(tmp_path)
+    calls = [e for e in written if e.get("cat") == "cuda_runtime"]
+    waits = [e["tid"] for e in calls if e["name"] == "cudaStreamSynchronize"]
+    assert sum(tid in other for tid in waits) == 2 * 3  # to(), item() and synchronize()
+    kernels = {e["args"]["External id"]: e for e in written if e.get("cat") == "kernel"}
+    streams = {
+        e["tid"] in other: kernels[e["args"]["External id"]]["tid"]
+        for e in events
+        if e["args"]["External id"] in kernels
+    }
+    assert streams[False] == 7 != streams[True]  # a thread's current stream is its own
+
+
+_BY_THREAD = (
+    "mine", "aten::linear", "aten::mm", "MmBackward0", "aten::relu", "aten::clamp_min",
+    "aten::_local_scalar_dense",
+)  # fmt: skip
+
+
+def test_modules_are_numbered_within_their_class(tmp_path: Path) -> None:
+    first, second = nn.Linear(8, 8), nn.Linear(8, 8)
+    pair = nn.Sequential(nn.Linear(8, 8), nn.ReLU()), nn.Sequential(nn.Linear(8, 8))
+
+    def program() -> None:
+        for module in (first, second, *pair):
+            module.cuda()(torch.ones(4, 8, device="cuda"))
+
+    operators(program, tmp_path)
+
+    modules = [e for e in all_events(tmp_path) if e["name"].startswith("nn.Module: ")]
+    names = [f"{e['name'].removeprefix('nn.Module: ')}" for e in modules]
+    assert names == 2 * [
+        "Linear_0", "Linear_1", "Sequential_0", "Linear_2", "ReLU_0", "Sequential_1", "Linear_3",
+    ]  # fmt: skip
+    assert [e["args"]["Python module id"] for e in modules[:7]] == [0, 1, 0, 2, 0, 1, 3]
+
+
+def test_a_program_that_trains_in_a_thread_has_steps_and_nodes(tmp_path: Path) -> None:
+    def train() -> None:
+        weight = torch.ones(8, 8, device="cuda", requires_grad=True)
+        for _ in range(4):
+            (torch.ones(4, 8, device="cuda") @ weight).sum().backward()
+            weight.grad = None
+
+    with neusight.forecast_on("H100") as forecast:
+        thread = threading.Thread(target=train)
+        thread.start()
+        thread.join()
+
+    steps = [step for step in forecast.recording.steps if step.kind == "train"]
+    assert sum(step.count for step in steps) >= 3
+    last = steps[-1]
+    numbers = {call.sequence_nr for call in last.entries if isinstance(call, OpCall)}
+    assert {0, 1} <= numbers
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -40,9 +40,12 @@ def forecast(*, images: int = IMAGES, decodes: bool = True) -> neusight.Forecast
 
 
 def test_each_model_of_a_pipeline_has_its_time_and_the_last_says_the_samples() -> None:
-    pipeline = forecast().pipeline
+    found = forecast()
+    pipeline = found.pipeline
 
     assert pipeline is not None
+    spent_us = (found.timeline.kernels[-1].end_ns - found.timeline.inputs[0].start_ns) / 1e3
+    assert pipeline.latency_us * IMAGES == pytest.approx(spent_us, rel=0.3)
     assert [(turn.module, turn.calls, turn.samples) for turn in pipeline.turns] == [
         ("Encoder", 1, BATCH),
         ("Denoiser", STEPS, 2 * BATCH),

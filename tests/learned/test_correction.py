@@ -186,6 +186,18 @@ def test_gpus_are_alike_by_architecture() -> None:
                      "Blackwell", "Blackwell RTX", "AMD"]  # fmt: skip
 
 
+@pytest.mark.parametrize(("size", "size_class"), [(1024, 0), (2048, 1), (4096, 2), (8192, 3)])
+def test_the_interval_is_that_of_the_class_of_its_duration(size: int, size_class: int) -> None:
+    network = load_folder(WEIGHTS)["gemm_16bit"]
+    of_gpu = network.spreads[network.gpus.index("H100-SXM5-80GB")]
+
+    [found] = predict([Kernel.gemm(size, size, size)], "H100")
+
+    classes = (0.0, 10.0, 100.0, 1000.0, math.inf)
+    assert classes[size_class] < found.latency_us < classes[size_class + 1]
+    assert found.high_us / found.latency_us - 1 == pytest.approx(of_gpu[size_class], abs=1e-3)
+
+
 def test_shapes_outside_the_training_are_reported() -> None:
     inside, outside = predict([Kernel.gemm(512, 4096, 4096), Kernel.gemm(2**24, 4096, 512)], "H100")
 

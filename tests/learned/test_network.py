@@ -88,6 +88,14 @@ def test_a_damaged_or_foreign_file_is_refused_by_name(tmp_path: Path, damage: st
     assert isinstance(caught.value, NeusightError)
 
 
+def test_a_file_that_unpacks_to_more_than_8_mib_is_refused_unread(tmp_path: Path) -> None:
+    path = tmp_path / "gemm.npz"
+    np.savez_compressed(path, low=np.zeros(2**20 + 1))
+
+    with pytest.raises(WeightsError, match=r"gemm\.npz.*unpacks to more than 8 MiB"):
+        load_network(path)
+
+
 def test_figures_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
     wrong = {
         "ranges": replace(SMALL_NETWORK, low=np.zeros(2)),

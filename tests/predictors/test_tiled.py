@@ -145,19 +145,37 @@ def test_the_interval_is_the_spread_to_both_sides_and_capped(
 
 
 def test_no_estimate_is_shorter_than_its_flops_at_peak() -> None:
-    kernel = Kernel.gemm(8192, 8192, 8192)
-
     class Hundredth(OneTime):
         def factors(
             self, kernels: Sequence[Kernel], gpu: GPU, timings: Sequence[PhysicalTime]
         ) -> list[Adjustment | None]:
             return [Adjustment(0.01, 0.5) for _ in kernels]
 
-    [estimate] = Tiled(correction=Hundredth(0.5)).predict([kernel], find_gpu("A100"))
+    estimate, small = Tiled(correction=Hundredth(0.5)).predict(
+        [Kernel.gemm(size, size, size) for size in (8192, 640)], find_gpu("A100")
+    )
 
     assert estimate.latency_us == pytest.approx(2 * 8192**3 / 312e12 * 1e6, rel=1e-6)
     assert estimate.low_us == estimate.latency_us
     assert estimate.utilization == pytest.approx(1.0, rel=1e-6)
+    # Of 1680.41 ns that the peak takes, whole ones are kept.
+    assert (small.latency_us, small.utilization) == (1.68, 1.0)
+
+
+def test_a_kernel_of_the_programs_own_may_take_nine_times_as_long() -> None:
+    kernel = Kernel.rows(
+        KernelClass.CUSTOM,
+        "own",
+        2**16,
+        256,
+        dtype="float32",
+        bytes_read=2**26,
+        bytes_written=2**26,
+    )
+
+    [estimate] = Tiled().predict([kernel], find_gpu("H100"))
+
+    assert estimate.high_us == pytest.approx(9 * estimate.latency_us, rel=1e-4)
 
 
 def test_unaligned_rows_cost_more_and_are_no_measurement() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+import threading
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,11 +21,21 @@ from neusight.integrations.program.program import Program
 from neusight.integrations.program.runner import run_program
 from neusight.recording.call_stack import (
     CallStacks,
+    ProgramThreads,
     call_site,
+    is_elsewhere,
     program_line,
     program_variable,
 )
-from neusight.recording.recording import Alloc, OpCall, Recording, Synchronize
+from neusight.recording.recording import (
+    Alloc,
+    EventRecord,
+    MathMode,
+    OpCall,
+    OpSignature,
+    Recording,
+    Synchronize,
+)
 from neusight.session import Session, SessionOptions
 from places import ROOT
 from recorded_programs import entries_of
@@ -265,3 +277,49 @@ def test_naming_a_value_keeps_no_other_alive_and_leaves_what_locals_gave() -> No
 
     assert look(keeps_locals=False) == (True, True)
     assert look(keeps_locals=True)[1]
+
+
+# -- threads ---------------------------------------------------------------------------------------
+
+SIGNATURE = OpSignature("aten::mm", "default", (), ())
+
+
+def in_thread(work: Callable[[], object]) -> None:
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+def test_threads_that_run_at_once_have_numbers_of_their_own_and_later_ones_those_again() -> None:
+    threads = ProgramThreads()
+    numbers = [threads.number()]
+
+    def outer() -> None:
+        numbers.append(threads.number())
+        in_thread(lambda: numbers.append(threads.number()))
+        numbers.append(threads.number())
+
+    in_thread(outer)
+    in_thread(outer)
+
+    assert numbers == [0, 1, 2, 1, 1, 2, 1]
+
+
+def test_the_thread_that_counts_may_be_any() -> None:
+    numbers: list[int] = []
+
+    def work() -> None:
+        threads = ProgramThreads()
+        numbers.append(threads.number())
+        in_thread(lambda: numbers.append(threads.number()))
+
+    in_thread(work)
+
+    assert numbers == [0, 1]
+
+
+def test_backward_is_of_no_thread_of_the_program() -> None:
+    calls = [OpCall(SIGNATURE, MathMode(), phase="backward", thread=1), EventRecord(1, 0, thread=1),
+             OpCall(SIGNATURE, MathMode(), thread=1), OpCall(SIGNATURE, MathMode())]  # fmt: skip
+
+    assert [is_elsewhere(call) for call in calls] == [False, True, True, False]

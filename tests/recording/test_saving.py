@@ -185,6 +185,21 @@ def test_the_lines_that_led_to_an_op_are_kept(tmp_path: Path) -> None:
     assert loaded.made == {"Net.0": stack}
 
 
+def test_threads_and_instances_are_kept(tmp_path: Path) -> None:
+    elsewhere = replace(CALL, thread=2)
+    entries = (CALL, elsewhere, elsewhere, EventRecord(1, 3, 1), EventWait(1, 0), Synchronize(
+        "event", event=1, thread=1
+    ), Mark("module_begin", "Linear", "Linear", 3))  # fmt: skip
+
+    save_recording(recording_of(*entries), tmp_path / "a.json")
+    loaded = load_recording(tmp_path / "a.json")[0].steps[0].entries
+
+    assert loaded == entries  # threads do not count for that
+    assert [getattr(entry, "thread", None) for entry in loaded] == [0, 2, 2, 1, 0, 1, None]
+    assert [getattr(entry, "instance", None) for entry in loaded[-2:]] == [None, 3]
+    assert loaded[1] is loaded[2]
+
+
 def test_which_of_how_many_processes_it_was_is_kept(tmp_path: Path) -> None:
     recording = replace(recording_of(CALL), world_size=16, rank=11, gpus_per_node=8)
 
@@ -230,6 +245,11 @@ def damaged(folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
         (lambda d: d["stacks"].append(["a", 1]), r"no list of lines of code"),
         (lambda d: d.update(questions=[["a"]]), r"no row of the kind 'question'"),
         (lambda d: d.update(made={"Net": 9}), r"it names row 9 of"),
+        (lambda d: d.update(thread=[[0, 0]]), r"no row of the kind 'thread'"),
+        (lambda d: d.update(thread=[[1, 0, 1]]), r"it names row 1 of 1"),
+        (lambda d: d.update(thread=[[0, 9, 1]]), r"it names row 9 of 4"),
+        (lambda d: d.update(thread=[[0, 1, 1]]), r"entry 1 has no thread"),
+        (lambda d: d.update(instance=[[0, 0, 1]]), r"entry 0 has no instance"),
         (lambda d: d.update(rank=1), r"'rank' is 1; it must be below the world size"),
         (lambda d: d.update(world_size=0), r"'world_size' is 0; it must be at least 1"),
         (lambda d: d.update(extra={"gpu": 1}), r"'extra' is .* an object of texts"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from neusight.recording.recording import MathMode, OpCall, OpSignature
 from neusight.timeline.host_lane import HostLane
 
@@ -63,6 +65,26 @@ def test_ops_of_one_autograd_node_share_its_two_spans() -> None:
         ("MmBackward0", 5, 30, 0),
     ]
     assert len(lane.spans) == 4
+
+
+def test_another_thread_leaves_the_node_open_and_lies_in_nothing() -> None:
+    lane = HostLane(keep=True, node_ns=10)
+    node = backward("MmBackward0", 7)
+    elsewhere = replace(node, phase="forward", node="", sequence_nr=None, thread=1)
+
+    lane.enter_node(node, 0)
+    assert lane.enter_node(elsewhere, 10) == 10
+    lane.finish(lane.reserve(), elsewhere, 10)
+    lane.close_node(thread=1)
+    lane.runtime("event", "cudaEventRecord", 3, thread=1)
+    assert lane.enter_node(node, 20) == 20
+    lane.close_node(thread=0)
+
+    assert [(span.kind, span.thread, span.parent) for span in lane.spans] == [
+        ("node", "autograd", -1), ("node", "autograd", 0),
+        ("op", "thread 1", -1), ("event", "thread 1", -1),
+    ]  # fmt: skip
+    assert [span.end_ns for span in lane.spans[:2]] == [13, 13]
 
 
 def test_allocations_of_the_next_op_move_into_its_node() -> None:

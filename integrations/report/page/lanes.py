@@ -12,7 +12,14 @@ from neusight.predictors.formatting import time_text
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.predictor import Estimate
 from neusight.timeline.operators.tree import with_operators
-from neusight.timeline.spans import HostSpan, KernelSpan, StepSpan, Thread, Timeline
+from neusight.timeline.spans import (
+    HostSpan,
+    KernelSpan,
+    StepSpan,
+    Thread,
+    Timeline,
+    number_of_thread,
+)
 
 _NS_PER_US = 1000
 _KIND_OF_HOST = {"sync": "wait", "work": "wait", "module": "module", "annotation": "module"}
@@ -180,7 +187,8 @@ def _stream_lanes(
 def _host_lanes(host: Sequence[HostSpan], first: int, begin_ns: int) -> Iterator[Lane]:
     """A lane for each thread; what lies in another span lies a row below it."""
     for thread, spans in _host_threads(host, first, begin_ns).items():
-        yield Lane(f"host, {thread} thread", spans)
+        title = thread if number_of_thread(thread) else f"{thread} thread"
+        yield Lane(f"host, {title}", spans)
 
 
 def _host_threads(host: Sequence[HostSpan], first: int, begin_ns: int) -> dict[Thread, list[Drawn]]:

@@ -206,7 +206,7 @@ def view_of_modules(forecast: Forecast, step: StepSpan, name: str, detail: Detai
 
 
 def _kinds(host: Iterable[HostSpan]) -> dict[str, str]:
-    return {span.name: span.detail for span in host if span.kind == "module"}
+    return {span.name: span.detail.partition(" ")[0] for span in host if span.kind == "module"}
 
 
 class _Listed:

@@ -6,9 +6,12 @@ C++ that would give it events and write its file, sees no GPU here and is not st
 
 from __future__ import annotations
 
+import inspect
 import json
+import warnings
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
@@ -16,6 +19,7 @@ from torch.autograd import profiler
 from torch.profiler import ProfilerActivity
 
 from neusight.fake_cuda.patching import Patches
+from neusight.fake_cuda.profiling.memory_profile import MemoryProfile
 from neusight.fake_cuda.profiling.results import ProfileResults, Shown
 from neusight.predictors.gpu import GPU
 from neusight.recording.call_stack import CallStacks
@@ -37,10 +41,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_NO_MEMORY_TIMELINE = (
-    "export_memory_timeline() of the program's profiler writes nothing in a forecast: "
-    "`neusight run --html FILE` and export_memory_snapshot() of the forecast have its memory"
-)
+#: What a profiler must be made with to show memory by category, as torch says it.
+_NEEDED_FOR_MEMORY = ("record_shapes", "profile_memory", "with_stack")
 _NO_SWITCHING = (
     "toggle_collection_dynamic() of the program's profiler does nothing in a forecast: all of what "
     "it was made to show is shown"
@@ -144,6 +146,7 @@ def install_profiler(patches: Patches, profilers: ProgramProfilers) -> None:
     """Has torch's profilers show windows of the recording. step() says where steps end."""
     _install_windows(patches, profilers)
     _install_schedules(patches, profilers)
+    _install_memory_timelines(patches, profilers.recorder)
     activities = {ProfilerActivity.CPU, ProfilerActivity.CUDA}
     for module in (torch.autograd, profiler):
         patches.set(module, "_supported_activities", lambda: set(activities))
@@ -238,11 +241,53 @@ def _install_schedules(patches: Patches, profilers: ProgramProfilers) -> None:
         original_leave(self, kind, error, traceback)
         return isinstance(error, EnoughSteps)  # what the program does with the results is to run
 
-    def export_memory_timeline(self: Any, *args: Any, **kwargs: Any) -> None:
-        recorder.warn_once(_NO_MEMORY_TIMELINE)
-
     patches.set(profile, "start", start)
     patches.set(profile, "step", step)
     patches.set(profile, "stop", stop)
     patches.set(profile, "__exit__", leave)
-    patches.set(profile, "export_memory_timeline", export_memory_timeline)
+
+
+def _install_memory_timelines(patches: Patches, recorder: Recorder) -> None:
+    """Has torch make its timelines of memory of what a window shows. (Torch 2.13 says that a later
+    release is without them.)"""
+    scheduled: Any = torch.profiler.profile
+    if not hasattr(scheduled, "_memory_profile"):
+        return
+    original_stop, original_memory = scheduled.stop, scheduled._memory_profile
+    original_export = scheduled.export_memory_timeline
+
+    def stop(self: Any) -> None:
+        original_stop(self)
+        if _has_window(self):
+            # May be asked for when the forecast has ended, and torch knows of no GPU any more.
+            self._memory_profile = partial(memory_profile, self)
+            self.export_memory_timeline = partial(_export_memory, self, original_export)
+
+    def memory_profile(self: Any) -> Any:
+        if not _has_window(self):
+            return original_memory(self)
+        return _inside(recorder, _memory_profile_of)(self)
+
+    patches.set(scheduled, "stop", stop)
+    patches.set(scheduled, "_memory_profile", memory_profile)
+
+
+def _has_window(profile: Any) -> bool:
+    return isinstance(getattr(profile.profiler, "kineto_results", None), ProfileResults)
+
+
+def _memory_profile_of(profile: Any) -> MemoryProfile:
+    """The memory of a profiler's window; ValueError where it was not made to show it."""
+    missing = [f"{option}=True" for option in _NEEDED_FOR_MEMORY if not getattr(profile, option)]
+    if missing:
+        raise ValueError(f"{', '.join(missing)} required for memory profiling.")
+    results: ProfileResults = profile.profiler.kineto_results
+    return results.memory_profile()
+
+
+def _export_memory(
+    profile: Any, export: Callable[..., None], path: str, device: str | None = None
+) -> None:
+    if message := getattr(export, "__deprecated__", ""):
+        warnings.warn(message, FutureWarning, stacklevel=2)
+    inspect.unwrap(export)(profile, path, device or "cuda:0")

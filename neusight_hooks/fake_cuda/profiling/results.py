@@ -9,10 +9,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from neusight.fake_cuda.profiling.memory_profile import MemoryProfile
 from neusight.memory.placement import MemoryTimeline, memory_on
 from neusight.output.events import function_events
 from neusight.output.trace.events import compact_json
-from neusight.output.trace.file import save_trace_text, trace_text
+from neusight.output.trace.file import BASE_TIME_NS, begins_of, save_trace_text, trace_text
 from neusight.predictors.errors import ForecastStateError
 from neusight.predictors.gpu import GPU
 from neusight.recording.recording import Recording
@@ -108,10 +109,23 @@ class ProfileResults:
             events = compact_json(kept)
         save_trace_text(Path(path), {**self._metadata, **header}, events)
 
+    def memory_profile(self) -> MemoryProfile:
+        """Of what torch makes its timeline of memory."""
+        assert self._memory is not None
+        timeline, recording = self._timeline, self._recording
+        first_ns = begins_of([timeline], max_steps=len(recording.steps))
+
+        def time_ns(mark: int) -> int:
+            return BASE_TIME_NS + timeline.memory_ns[mark] - first_ns
+
+        before = timeline.steps[0].replay.index
+        device = recording.rank % recording.gpus_per_node
+        return MemoryProfile(self._memory, time_ns, before=before, device=device)
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
         raise ForecastStateError(
-            f"Kineto's results have no {name} in a forecast. export_chrome_trace(), events() and "
-            "key_averages() of the program's profiler show it."
+            f"Kineto's results have no {name} in a forecast. export_chrome_trace(), events(), "
+            "key_averages() and export_memory_timeline() of the program's profiler show it."
         )

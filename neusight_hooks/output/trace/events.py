@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, NamedTuple
 
-from neusight.timeline.spans import Thread
+from neusight.timeline.spans import AUTOGRAD, MAIN, Thread, number_of_thread
 
 Event = dict[str, object]
 
@@ -81,7 +81,8 @@ class EventLog:
     def __init__(self, *, rank: int, device: int, base_ns: int) -> None:
         self.device = device
         self.process = PROCESS_ID + rank
-        self.threads: dict[Thread, int] = {"main": self.process, "autograd": self.process + 1}
+        #: Numbers of the threads that were written to so far.
+        self.threads: dict[Thread, int] = {MAIN: self.process, AUTOGRAD: self.process + 1}
         self._base_ns = base_ns
         self._rows: list[_Row] = []
         #: Rows that are written again after so many rows.
@@ -94,6 +95,14 @@ class EventLog:
         self._num_flows = 0
         self._num_functions = 0
         self._num_sequences = 0
+
+    def number_of(self, thread: Thread) -> int:
+        """The number that a thread of the host has in the trace."""
+        number = self.threads.get(thread)
+        if number is None:
+            number = self.process + 1 + number_of_thread(thread)
+            self.threads[thread] = number
+        return number
 
     @property
     def lines(self) -> list[str]:
@@ -189,7 +198,7 @@ class EventLog:
         """What events of a name on a thread begin with."""
         begin = self._begins[category, name, thread] = (
             f'{{"ph":"X","cat":"{category}","name":{quoted(name)},"pid":{self.process},'
-            f'"tid":{self.threads[thread]},"ts":'
+            f'"tid":{self.number_of(thread)},"ts":'
         )
         return begin
 
@@ -222,7 +231,7 @@ class EventLog:
     def arrow_start(self, kind: str, flow: int, time_ns: int, thread: Thread) -> None:
         """Leaves a launch for its kernels, or a forward op for its backward node."""
         self._arrow(
-            "s", kind, flow, time_ns, f'"pid":{self.process},"tid":{self.threads[thread]}', ""
+            "s", kind, flow, time_ns, f'"pid":{self.process},"tid":{self.number_of(thread)}', ""
         )
 
     def arrow_end(self, kind: str, flow: int, time_ns: int, process: int, lane: int) -> None:

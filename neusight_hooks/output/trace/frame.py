@@ -8,6 +8,7 @@ from neusight.output.trace.arguments import REGISTERS_PER_BLOCK
 from neusight.output.trace.events import Event, EventLog
 from neusight.predictors.gpu import GPU
 from neusight.predictors.physics.launch_geometry import MOST_THREADS_PER_CTA
+from neusight.timeline.spans import AUTOGRAD
 
 #: Sort position of GPU processes and of the profiler's own, as Kineto writes them.
 GPU_SORT_INDEX, SPANS_SORT_INDEX = 5_000_000, 536_870_912
@@ -30,7 +31,8 @@ def names_of_lanes(
     for stream, name in streams.items():
         named.append(("thread_name", gpu, stream, "name", name))
         named.append(("thread_sort_index", gpu, stream, "sort_index", stream))
-    for thread, label in ((threads["main"], "python"), (threads["autograd"], "pt_autograd_0")):
+    for name, thread in sorted(threads.items(), key=lambda known: known[1]):
+        label = "pt_autograd_0" if name == AUTOGRAD else "python"
         named.append(("thread_name", process, thread, "name", f"thread {thread} ({label})"))
         named.append(("thread_sort_index", process, thread, "sort_index", thread))
     return [

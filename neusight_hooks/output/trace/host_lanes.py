@@ -23,7 +23,7 @@ from neusight.recording.recording import COMPILED_CODE, OpCall
 from neusight.timeline.launches import DRIVER_LAUNCH
 from neusight.timeline.operators.repeats import offset_between
 from neusight.timeline.scheduler import GRAPH_LAUNCH
-from neusight.timeline.spans import HostSpan, KernelSpan, StepSpan, Timeline
+from neusight.timeline.spans import AUTOGRAD, MAIN, HostSpan, KernelSpan, StepSpan, Timeline
 
 #: CUPTI's numbers of the runtime calls (as real profiles show them).
 _CALLBACK_IDS = {
@@ -219,7 +219,7 @@ class HostLanes:
 
     def _forward_of(self, number: int | None, span: HostSpan, start: int) -> int | None:
         """The number that ties what runs in forward to its autograd node."""
-        if number is None or span.thread != "main":
+        if number is None or span.thread != MAIN:
             return None
         self._forward.setdefault(number, start)
         return number
@@ -251,8 +251,8 @@ class HostLanes:
             return
         self._forward[number] = None
         log, flow = self._log, self._log.new_flow()
-        log.arrow_start(FORWARD_ARROW, flow, leaves, "main")
-        log.arrow_end(FORWARD_ARROW, flow, start, log.process, log.threads["autograd"])
+        log.arrow_start(FORWARD_ARROW, flow, leaves, MAIN)
+        log.arrow_end(FORWARD_ARROW, flow, start, log.process, log.number_of(AUTOGRAD))
 
     def _sequence(self, span: HostSpan) -> int | None:
         number = span.sequence_nr if span.call is None else span.call.sequence_nr
@@ -382,9 +382,10 @@ class _Modules:
         """Name and number of the module whose forward a span is."""
         known = self._known.get((span.detail, span.name))
         if known is None:
-            instance = self._per_class.get(span.detail, 0)
-            self._per_class[span.detail] = instance + 1
-            known = (f"nn.Module: {span.detail or 'Module'}_{instance}", instance)
+            kind = span.detail.partition(" ")[0]
+            instance = self._per_class.get(kind, 0)
+            self._per_class[kind] = instance + 1
+            known = (f"nn.Module: {kind or 'Module'}_{instance}", instance)
             self._known[(span.detail, span.name)] = known
         return known
 

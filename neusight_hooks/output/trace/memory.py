@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from neusight.memory.placement import MemoryTimeline
 from neusight.output.trace.events import APART_NS, EventLog
 from neusight.timeline.operators.tree import shown_positions
-from neusight.timeline.spans import StepSpan, Timeline
+from neusight.timeline.spans import MAIN, StepSpan, Timeline
 
 #: What encloses an op ends after it, so that it is written shorter: with a function around each of
 #: some tens of others by so much at each end.
@@ -33,7 +33,7 @@ def write_memory_events(
     ]
     starts = [host[position].start_ns for position in ops]
     numbers = {step.replay.index for step in steps}
-    main, of_device = log.threads["main"], f'"Device Id":{log.device},"Device Type":1'
+    main, of_device = log.number_of(MAIN), f'"Device Id":{log.device},"Device Type":1'
     for event in memory.events:
         if event.step not in numbers:
             continue
@@ -50,10 +50,10 @@ def write_memory_events(
             # For each event, so without min and max, which are calls.
             time_ns = last_ns if time_ns > last_ns else time_ns
             time_ns = first_ns if time_ns < first_ns else time_ns
-            thread = log.threads[place.thread]
+            thread = log.number_of(place.thread)
         elif event.num_bytes < 0 and op is not None and before < len(ops) - 1:
             is_between = op.thread == host[ops[before + 1]].thread  # two ops of backward
-            thread = log.threads[op.thread] if is_between else main
+            thread = log.number_of(op.thread) if is_between else main
         args = (
             f'"Total Reserved":{event.reserved},"Total Allocated":{event.allocated},'
             f'"Bytes":{event.num_bytes},{of_device},"Addr":{event.address},"finished":false'

@@ -94,6 +94,8 @@ class StepCutter:
         self._may_be_draft = may_draft
         #: Set by the first op of a backward pass in the open step.
         self.backward_seen = False
+        #: The program's thread of the last one.
+        self.backward_thread = 0
         #: While a CUDA graph is captured nothing happens yet.
         self.is_paused = False
         #: Set while the program's profiler has no results yet: it is not ended before that, unless
@@ -185,6 +187,11 @@ class StepCutter:
                 self._take_forwards()
         elif self._returns and torch.is_grad_enabled():
             self._cut(self._returns.flush())
+
+    def followed_op_comes(self, thread: int) -> None:
+        """An op that autograd follows is called from outside any module, after a backward pass."""
+        if thread == self.backward_thread:
+            self.round_ends()
 
     def round_ends(self) -> None:
         """A forward follows a backward, which ends a step where no optimizer does."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import SupportsIndex, overload
 
+from neusight.recording.call_stack import is_elsewhere
 from neusight.recording.dispatch.operator_calls import OperatorCalls
 from neusight.recording.recording import Alloc, Entry, Free, HostWork, Mark, OpCall, Operator, Step
 from neusight.recording.tape import (
@@ -192,7 +193,7 @@ def with_operators(steps: Sequence[Step]) -> tuple[Step, ...]:
     both do in the same order, of whatever sizes."""
     followed = [at for at, step in enumerate(steps) if step.operators]
     known: _Known = {}
-    others = {at: _Followed([*steps[max(0, at - 1) : at + 1]]) for at in followed}
+    others = {at: _Followed.of(steps[max(0, at - 1) : at], steps[at]) for at in followed}
     shown = list(steps)
     for at, step in enumerate(steps):
         if not step.operators and step.entries and followed:
@@ -218,10 +219,11 @@ def ops_of(step: Step) -> tuple[str, ...]:
     found: list[str] = []
     for entry in step.entries:  # tens of thousands: in one pass, and without calls
         if isinstance(entry, OpCall):
-            found.append(entry.signature.op)
+            if not entry.thread or not is_elsewhere(entry):
+                found.append(entry.signature.op)
         elif isinstance(entry, Mark):
             found.append(entry.kind)
-        elif not isinstance(entry, (Alloc, Free)):
+        elif not isinstance(entry, (Alloc, Free)) and not is_elsewhere(entry):
             found.append(type(entry).__name__)
     return tuple(found)
 
@@ -255,7 +257,8 @@ class StepsToFollow:
         if step.kind == "setup":
             return
         if step.operators:
-            self._followed = [_Followed([*before, step]), *self._followed[: _MOST_COMPARED - 1]]
+            found = _Followed.of(before, step)
+            self._followed = [found, *self._followed[: _MOST_COMPARED - 1]]
             self._num_followed += 1
             done = self._followed[0].ops
             self._missed = [ops for ops in self._missed if not has_operators_of(done, ops)]
@@ -275,10 +278,15 @@ def ops_with_before(before: tuple[str, ...], ops: tuple[str, ...]) -> tuple[str,
 
 
 class _Followed:
-    """A step that was followed, and the end of the step before it."""
+    """A step that was followed, and the end of the step before it, if that was followed, too."""
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self._steps = steps
+
+    @staticmethod
+    def of(before: Sequence[Step], step: Step) -> _Followed:
+        """A step behind the one before it, if there is one."""
+        return _Followed([*(one for one in before if one.operators), step])
 
     @cached_property
     def ops(self) -> tuple[str, ...]:
@@ -401,5 +409,7 @@ def _carried(
 def _places(step: Step) -> tuple[int, ...]:
     """The positions of all entries but those of memory."""
     return tuple(
-        place for place, entry in enumerate(step.entries) if not isinstance(entry, (Alloc, Free))
+        place
+        for place, entry in enumerate(step.entries)
+        if not isinstance(entry, (Alloc, Free)) and not is_elsewhere(entry)
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import cast
+from typing import NamedTuple, cast
 
 from neusight.recording.recording import (
     Alloc,
@@ -108,7 +108,7 @@ class StepWriter:
     def _written(
         self,
         taped: Sequence[SingleEntry],
-        base: int | None,
+        base: _Base | None,
         first_event: int,
         ordinal: int,
         runs: list[Run],
@@ -157,16 +157,19 @@ class StepWriter:
         self._last_event -= sum(type(entry) is EventRecord for entry in self._last)
         return self._last
 
-    def call_of(self, op: TapedOp, base: int | None = None) -> OpCall:
+    def call_of(self, op: TapedOp, base: _Base | None = None) -> OpCall:
         """The call of an op, one object for all equal ones; `base` is the step's first number."""
         number = op.sequence_nr
-        relative = None if number is None or base is None else number - base
+        relative = None
+        if number is not None and base is not None and base.thread == op.thread:
+            relative = number - base.number
         signature, math, module, phase = op.signature, op.math, op.module, op.phase
         stream, node, stack = op.stream, op.node, op.stack
-        key = (id(signature), id(math), module, phase, stream, relative, node, id(stack))
+        thread = op.thread
+        key = (id(signature), id(math), module, phase, stream, relative, node, id(stack), thread)
         call = self._calls.get(key)
         if call is None:
-            call = OpCall(signature, math, module, phase, stream, relative, node, stack)
+            call = OpCall(signature, math, module, phase, stream, relative, node, stack, thread)
             self._calls[key] = call
         return call
 
@@ -219,11 +222,23 @@ def _storage_of(free: Free) -> StorageRef:
     return free.storage
 
 
-def _first_sequence(taped: Sequence[TapeEntry]) -> int | None:
-    """The lowest autograd number of the step's forward; of its backward, if it has no forward."""
+class _Base(NamedTuple):
+    """The number of autograd's from which those of a step count. Each thread has its own numbers;
+    those of one are kept."""
+
+    thread: int
+    number: int
+
+
+def _first_sequence(taped: Sequence[TapeEntry]) -> _Base | None:
+    """The lowest autograd number of the step's forward; of its backward, if it has no forward. It
+    is the main thread's, if that has any."""
     numbers = [
-        (bool(entry.node), entry.sequence_nr)
+        (entry.thread, bool(entry.node), entry.sequence_nr)
         for entry in taped
         if isinstance(entry, TapedOp) and entry.sequence_nr is not None
     ]
-    return min(numbers)[1] if numbers else None
+    if not numbers:
+        return None
+    thread, _, number = min(numbers)
+    return _Base(thread, number)

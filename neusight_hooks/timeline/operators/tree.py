@@ -11,11 +11,19 @@ from itertools import accumulate
 from typing import NamedTuple, Union
 
 from neusight.recording.recording import UNSEEN, WHOLE, Operator, OpSignature, Step
-from neusight.timeline.host_lane import AUTOGRAD, MAIN
 from neusight.timeline.operators.inner_calls import CLOSE, LAUNCH, Open, Token, calls_within
 from neusight.timeline.operators.repeats import later_kernels, later_spans, offset_between
 from neusight.timeline.operators.self_times import BETWEEN_US, self_us
-from neusight.timeline.spans import HostSpan, KernelSpan, SpanKind, StepSpan, Thread, Timeline
+from neusight.timeline.spans import (
+    AUTOGRAD,
+    MAIN,
+    HostSpan,
+    KernelSpan,
+    SpanKind,
+    StepSpan,
+    Thread,
+    Timeline,
+)
 
 #: Spans are made by the ten thousand: without the function that a NamedTuple makes them by.
 _new = tuple.__new__
@@ -372,7 +380,7 @@ class _Frame(NamedTuple):
 
     position: int
     parent: int
-    around: int
+    around: int | None
     start_ns: int
     sequence_nr: int | None
 
@@ -417,7 +425,8 @@ class _StepTree:
     def _groups(self) -> Iterator[_Group]:
         """The step's spans with what begins and ends around them."""
         old, first = self._old, self._step.first_host
-        position, last = self._skip_nodes(first), self._step.last_host
+        position, last = self._next_own(first), self._step.last_host
+        yield from self._elsewhere(first, position)
         between = self._between(position)
         plan: _Plan | None
         while position < last:
@@ -425,10 +434,8 @@ class _StepTree:
             head = [*between.ends, *between.begins]
             numbers = [*between.end_numbers, *between.numbers]
             if span.kind == "op":
-                while after < last and old[after].parent == position:
-                    after += 1
-                num_calls = after - position - 1
-                after = self._skip_nodes(after)
+                behind = self._behind(position)
+                num_calls, after = behind - position - 1, self._next_own(behind)
                 following = self._between(after)
                 if between.is_unseen:
                     plan = self._plans.of_others([*head, *following.ends])
@@ -438,11 +445,32 @@ class _StepTree:
                 numbers += following.end_numbers
                 between = following._replace(ends=[], end_numbers=[])
             else:
-                num_calls, after = -1, self._skip_nodes(after)
+                behind, num_calls, after = after, -1, self._next_own(after)
                 plan = self._plans.of_others(head) if head else None
                 between = self._between(after)
             yield _Group(position - first, num_calls, after - first, plan, tuple(numbers))
+            yield from self._elsewhere(behind, after)
             position = after
+
+    def _elsewhere(self, position: int, last: int) -> Iterator[_Group]:
+        """Spans of the program's other threads: what operators call theirs is not recorded."""
+        first = self._step.first_host
+        while position < last:
+            span, after, plan, num_calls = self._old[position], position + 1, None, -1
+            if span.kind == "op":
+                after = self._behind(position)
+                num_calls = after - position - 1
+                plan = self._plans.of_op(span, span.name, num_calls, (), ())
+            if span.kind != "node":
+                yield _Group(position - first, num_calls, after - first, plan, ())
+            position = after
+
+    def _behind(self, position: int) -> int:
+        """The position behind an op and its calls of the runtime."""
+        after = position + 1
+        while after < self._step.last_host and self._old[after].parent == position:
+            after += 1
+        return after
 
     def _name_of(self, span: HostSpan, head: list[_Event], between: _Between) -> str:
         """The name that an op has on a GPU; "" where the operator around it launches its
@@ -458,11 +486,14 @@ class _StepTree:
                 return _ADD_INPLACE
         return _ON_GPU.get((inside, span.name), "" if between.is_whole else span.name)
 
-    def _skip_nodes(self, position: int) -> int:
-        """The next span that is no node, where nodes were recorded."""
-        if self._recorded.has_nodes:
-            while position < self._step.last_host and self._old[position].kind == "node":
-                position += 1
+    def _next_own(self, position: int) -> int:
+        """The next span of the main thread or its backward which is no node, where nodes were
+        recorded."""
+        old, has_nodes = self._old, self._recorded.has_nodes
+        while position < self._step.last_host and (
+            (has_nodes and old[position].kind == "node") or _is_elsewhere(old[position])
+        ):
+            position += 1
         return position
 
     def _between(self, position: int) -> _Between:
@@ -488,6 +519,9 @@ class _StepTree:
         made = self._old[position + 1 : position + 1 + group.num_calls]
         if plan.op >= 0:
             self._moved[position] = len(self._host) + plan.op
+        if _is_elsewhere(span):
+            self._happen(plan, (), span, None, span.start_ns, span.end_ns, made)
+            return
         around, start_ns = self._around(span)
         self._happen(plan, group.numbers, span, around, start_ns, span.end_ns, made)
         self._reached_ns = span.end_ns
@@ -510,7 +544,8 @@ class _StepTree:
         self._moved[position] = len(self._host)
         if span.correlation:
             self._launched[span.correlation] = len(self._host)
-        parent, thread = self._parent(span.parent), span.thread
+        parent = self._parent(None if _is_elsewhere(span) else span.parent)
+        thread = span.thread
         if parent >= 0 and self._host[parent].thread == AUTOGRAD:  # backward calls a module again
             thread = AUTOGRAD
         self._host.append(
@@ -522,16 +557,18 @@ class _StepTree:
             self._reached_ns = max(self._reached_ns, end_ns)
             self._least_ends = [max(known, end_ns) for known in self._least_ends]
 
-    def _parent(self, around: int) -> int:
+    def _parent(self, around: int | None) -> int:
         """The new position of what encloses a span whose parent was this: an operator in it, or
-        that parent itself."""
+        that parent itself; nothing of another thread (None)."""
+        if around is None:
+            return -1
         for frame in reversed(self._open):
             if frame.around == around:
                 return frame.position
         return self._moved.get(around, -1)
 
     def _happen(
-        self, plan: _Plan, numbers: Iterable[int | None], span: HostSpan, around: int,
+        self, plan: _Plan, numbers: Iterable[int | None], span: HostSpan, around: int | None,
         start_ns: int, end_ns: int, made: Sequence[HostSpan],
     ) -> None:  # fmt: skip
         """What is planned happens in the time of a span; `made` are its calls of the runtime."""
@@ -541,7 +578,7 @@ class _StepTree:
         host, first = self._host, len(self._host)
         outer, call, thread, entry = self._parent(around), span.call, span.thread, span.entry
         forward_nr = None if call is None or call.node else call.sequence_nr
-        if forward_nr is not None:
+        if forward_nr is not None and around is not None:
             self._number_open(forward_nr)
         num_calls, given = 0, iter(numbers)
         for item in plan.items:
@@ -589,6 +626,11 @@ class _StepTree:
         self._host[frame.position] = self._host[frame.position]._replace(
             duration_ns=end_ns - frame.start_ns, sequence_nr=frame.sequence_nr
         )
+
+
+def _is_elsewhere(span: HostSpan) -> bool:
+    """Whether a span is of a thread of the program's own."""
+    return span.thread not in (MAIN, AUTOGRAD)
 
 
 def _times(

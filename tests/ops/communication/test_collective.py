@@ -152,3 +152,22 @@ def test_a_batch_of_transfers_is_one_kernel_of_the_busier_direction() -> None:
     )
 
     assert kernel == Kernel.collective("send_recv", 128, 2, dtype="float32")
+
+
+@pytest.mark.parametrize(
+    ("numel", "launched"),
+    [
+        (1024, ["memcpy_d2d", "all_reduce"]),
+        (256 * 1024, ["memcpy_d2d", "all_reduce", "memcpy_d2d"]),
+    ],
+)
+def test_torchs_own_sum_inside_a_node_copies_its_result_back_in_two_shots(
+    numel: int, launched: list[str]
+) -> None:
+    group = "size=8 nodes=1 per_node=8 intra_node=1 name=tp ranks=0..7"
+    data = spec(numel, dtype="bfloat16")
+
+    found = kernels(call("c10d::allreduce_", tensors=(data,), reduce_op="sum", process_group=group))
+
+    assert [kernel.name for kernel in found] == launched
+    assert found[1].variant == ("two_shot" if len(launched) > 2 else "one_shot")

@@ -17,6 +17,19 @@ def test_a_matrix_of_one_panel_is_one_kernel() -> None:
     assert (panel.flops, panel.bytes_read, panel.bytes_written) == (128**3, 65536, 65536)
 
 
+@pytest.mark.parametrize(
+    ("op", "units"),
+    [
+        ("linalg_lu_factor_ex", 2), ("linalg_inv_ex", 6), ("linalg_qr", 4), ("geqrf", 4),
+        ("ormqr", 4), ("_linalg_eigh", 27), ("_linalg_svd", 60),
+    ],
+)  # fmt: skip
+def test_others_take_as_many_times_its_operations_as_textbooks_count(op: str, units: int) -> None:
+    x = spec(128, 128)
+
+    assert sum(kernel.flops for kernel in kernels(call(op, x, A=x, self=x))) == units * 128**3
+
+
 def test_what_is_right_of_a_panel_is_updated_by_products() -> None:
     """300 columns are panels of 128, 128 and 44; below and right of them 172 and 44 are left. LU
     passes twice as often as Cholesky."""

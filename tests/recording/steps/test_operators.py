@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 from neusight.recording.recording import (
     Free,
@@ -18,6 +19,7 @@ from neusight.recording.steps.operators import (
     StepOperators,
     aligned,
     has_operators_of,
+    ops_of,
     with_operators,
 )
 from neusight.recording.tape import (
@@ -148,6 +150,30 @@ def test_a_step_like_another_has_the_operators_around_what_both_have() -> None:
     )
     assert found[2] == (Operator("outer", 0, 4), Operator("linear", 0, 1, depth=1))
     assert found[3] == ()
+
+
+def test_operators_are_not_looked_for_in_a_step_that_was_not_followed() -> None:
+    ops = ["aten::t", "aten::addmm", "aten::relu", "aten::mul", "aten::add", "aten::sum"]
+    entries = tuple(map(call, ops))
+    own = (Operator("aten::linear", 0, 2),)
+    before, followed = Step("train", entries), Step("train", entries, operators=own)
+    after = Step("train", (*entries, call("aten::abs")))
+
+    found = with_operators([before, followed, after])
+
+    assert [tuple(step.operators) for step in found] == [own] * 3
+
+
+def test_ops_of_other_threads_are_between_those_of_the_main_one() -> None:
+    elsewhere = replace(call("aten::relu"), thread=1)
+    own = (Operator("aten::linear", 0, 2),)
+    followed = Step("train", (call("aten::t"), call("aten::addmm")), operators=own)
+    other = Step("train", (call("aten::t"), elsewhere, call("aten::addmm")))
+
+    assert ops_of(other) == ops_of(followed)
+    assert tuple(with_operators([followed, other])[1].operators) == (
+        Operator("aten::linear", 0, 3),
+    )
 
 
 def test_steps_are_alike_by_what_comes_in_the_same_order() -> None:

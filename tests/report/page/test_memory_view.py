@@ -41,6 +41,13 @@ def test_the_curve_fills_the_drawing_and_reaches_the_peak(forecast: Forecast) ->
     assert text.count('class="grid"') >= 3 + 3  # levels, steps
 
 
+def test_a_curve_that_need_not_be_thinned_has_every_event(forecast: Forecast) -> None:
+    text = view_of_memory(forecast, Detail(num_spans=10**6, num_rows=50, num_instances=100))
+
+    [line] = re.findall(r'class="allocated" points="([^"]*)"', text)
+    assert len(line.split()) == len(forecast.memory.events)
+
+
 def test_layers_that_repeat_are_one_row_and_all_rows_are_the_peak(forecast: Forecast) -> None:
     text = view_of_memory(forecast, DETAIL)
 

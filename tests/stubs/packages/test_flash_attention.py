@@ -204,3 +204,15 @@ def test_the_loss_may_overwrite_the_scores() -> None:
     assert [k.bytes_written for k, _ in forecast.kernels if k.name == "cross_entropy_backward"] == [
         64 * 1000 * 2
     ]
+
+
+def test_tokens_that_do_not_count_are_kept_and_put_back() -> None:
+    with neusight.forecast_on("H100"):
+        hidden, counted = cuda(2, 4, 64), torch.tensor([[1, 1, 0, 0], [1, 0, 0, 0]]).cuda()
+        unused = torch.tensor([[0, 0, 1, 0], [0, 1, 1, 1]]).cuda()
+        rows, _, bounds, longest, used = flash(
+            "bert_padding.unpad_input", hidden, counted, unused
+        )()
+        found = (tuple(rows.shape), bounds.tolist(), longest, used.tolist())
+
+    assert found == ((7, 64), [0, 3, 7], 4, [2, 1])
