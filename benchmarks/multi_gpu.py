@@ -3,6 +3,9 @@
     python benchmarks/multi_gpu.py                    every case that a recipe reaches, a line each
     python benchmarks/multi_gpu.py --only torchtitan  those with this in their source or name
     python benchmarks/multi_gpu.py --csv benchmarks/results/multi_gpu.csv
+    python benchmarks/multi_gpu.py --rows benchmarks/results/multi_gpu_rows.csv
+                                                      a row for each case, as it comes; those of
+                                                      cases that are not run now stay
     python benchmarks/multi_gpu.py --mechanisms benchmarks/results/multi_gpu_mechanisms.csv
                                                       errors without each mechanism as well
 
@@ -411,7 +414,7 @@ def csv_text(done: list[Result]) -> str:
         writer.writerow(
             (
                 source,
-                "GiB reserved" if is_memory else "tokens/s",
+                _figure_name(is_memory=is_memory),
                 len(own),
                 *(f"{error:.1f}" for error in errors),
                 f"{100 * share:.0f}",
@@ -419,6 +422,28 @@ def csv_text(done: list[Result]) -> str:
             )
         )
     return stream.getvalue()
+
+
+_ROW_COLUMNS = ("source", "name", "figure", "gpu", "ranks", "error_percent")
+
+
+def rows_text(written: str, result: Result) -> str:
+    """The rows of a table, with that of a case in place of an earlier one; in order."""
+    case = result.case
+    rows = {(row[0], row[1]): row for row in [*csv.reader(io.StringIO(written))][1:]}
+    rows[case.source, case.name] = [
+        case.source, case.name, _figure_name(is_memory=case.is_memory), case.run.gpu,
+        str(case.run.world_size), f"{100 * result.error:.1f}",
+    ]  # fmt: skip
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(_ROW_COLUMNS)
+    writer.writerows(rows[key] for key in sorted(rows))
+    return stream.getvalue()
+
+
+def _figure_name(*, is_memory: bool) -> str:
+    return "GiB reserved" if is_memory else "tokens/s"
 
 
 def mechanisms_text(done: list[Result]) -> str:
@@ -455,6 +480,7 @@ def main() -> int:
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--jobs", type=int, default=num_cores(), help="forecasts at once")
     parser.add_argument("--csv", type=Path, help="write the errors by source there")
+    parser.add_argument("--rows", type=Path, help="write the error of each case there")
     parser.add_argument("--mechanisms", type=Path, help="write the errors without each there")
     options = parser.parse_args()
     if not PUBLISHED.exists():
@@ -471,6 +497,9 @@ def main() -> int:
             missing[f"{case.source}: failed"] += 1
             continue
         done.append(item)
+        if options.rows:
+            written = options.rows.read_text(encoding="utf-8") if options.rows.exists() else ""
+            options.rows.write_text(rows_text(written, item), encoding="utf-8")
         unit = "GiB" if item.case.is_memory else "tokens/s"
         print(
             f"{item.case.run.gpu:<20} {item.case.run.world_size:>5} {item.case.name:<70}"
