@@ -191,9 +191,11 @@ class Client:
 
         tensorboard_repair.repair()
         plugin = TorchProfilerPlugin(base_plugin.TBContext(logdir=str(logdir)))
+        # A run stays out of the plugin's list for a moment after the thread that loaded it ended.
+        runs = {str(file.parent.relative_to(logdir)) for file in logdir.rglob("*.pt.trace.json*")}
         deadline = time.monotonic() + HANGS_AFTER_S
-        while plugin.is_loading or not plugin._runs:
-            assert time.monotonic() < deadline, "the plugin did not load the traces"
+        while not runs <= set(plugin._runs):
+            assert time.monotonic() < deadline, f"the plugin loaded {list(plugin._runs)} of {runs}"
             time.sleep(0.05)
         self.routes = plugin.get_plugin_apps()
         self.answered: set[str] = set()
