@@ -156,7 +156,8 @@ def cat(call: OpSignature, math: MathMode, *, tensors: tuple[TensorSpec, ...] = 
                 "cat",
                 reads=batch,
                 writes=(target,),
-                width=elements,
+                rows=len(batch),
+                width=max(spec.numel for spec in batch),
                 flops=0,
                 bytes_written=moved,
                 layout=_layout_of_cat(batch, target, math.torch),
@@ -179,7 +180,8 @@ def _layout_of_cat(
     """How a cat goes through its tensors: several elements at once where all are contiguous and
     each piece begins at a multiple of the widest load, be they all NCHW or all NHWC (parallel_cat,
     which goes by their common memory format)."""
-    if target.is_channels_last and all(spec.is_channels_last for spec in sources):
+    is_nhwc = target.is_channels_last and all(spec.is_channels_last for spec in sources)
+    if is_nhwc:
         sources = [_channels_behind(spec) for spec in sources]
         target = _channels_behind(target)
     if any(_is_transposed_piece(spec) for spec in sources):
@@ -189,7 +191,9 @@ def _layout_of_cat(
     pieces = (spec.numel // max(1, _outer(spec, target)) * item for spec in sources)
     is_aligned = all(num_bytes % _CAT_VECTOR == 0 for num_bytes in pieces)
     flat = target.is_contiguous and all(spec.is_contiguous for spec in sources)
-    return "contiguous" if flat and is_wide and is_aligned else "scalar"
+    if not (flat and is_wide and is_aligned):
+        return "scalar"
+    return "channels_last" if is_nhwc else "contiguous"
 
 
 def _channels_behind(spec: TensorSpec) -> TensorSpec:

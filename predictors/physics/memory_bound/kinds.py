@@ -76,6 +76,10 @@ _TRANSPOSED_ELEMENTS = {"nvidia": 0.53, "amd": 0.2}
 #: float32, 0.99).
 _CAT_ELEMENTS = 1.0
 
+#: A cat in NHWC loads vectors and stores elements, each where its own index says (alignedK_contig):
+#: H100, DenseNet-121 in FP16, maps of 56 x 56, by one more tensor (measured here).
+_CAT_NHWC_ELEMENTS = 1.75
+
 #: Elements a clock and SM of a gather that finds the place of each element again: 0.50-0.52 on A100
 #: in float32 (data/fused_ops_baselines, embedding forward, even rows), 0.60 on H100 and 0.66 on
 #: MI300X in bf16 (data/profiled_kernels, index_select).
@@ -209,6 +213,8 @@ def kind_of(kernel: Kernel, vendor: str = "nvidia") -> MemoryKind:
         kind = kind._replace(elements=_AMD_EXPONENTIALS if exponentiates else _AMD_HALVES)
     if vendor == "nvidia" and kernel.name in _ERROR_FUNCTIONS and DTYPE_BYTES[kernel.dtype] <= 2:
         kind = kind._replace(elements=_ERROR_FUNCTIONS[kernel.name])
+    if kernel.variant == "cat" and kernel.layout == "channels_last" and vendor == "nvidia":
+        return kind._replace(elements=_CAT_NHWC_ELEMENTS)
     if kernel.layout not in ("scalar", "strided") or _is_special(kernel):
         return kind
     floor_factor = max(kind.floor_factor, _SCALAR_FLOOR)

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from neusight.predictors.gpu import GPU
-from neusight.predictors.kernel import HOST_COPIES, PEER_COPY, Kernel, KernelClass, RowsSize
+from neusight.predictors.kernel import (
+    DTYPE_BYTES,
+    HOST_COPIES,
+    PEER_COPY,
+    Kernel,
+    KernelClass,
+    RowsSize,
+)
 from neusight.predictors.physics.launch_geometry import geometry_of
 from neusight.predictors.physics.memory_bound.kinds import (
     MemoryKind,
@@ -38,6 +45,15 @@ _LONG_STREAM_MAJORS = (9, 10)
 
 #: Clocks of a CTA that starts, waits for its first loads and ends; added to the floor.
 _CTA_CLOCKS = 600.0
+
+#: Cats by vectors: each tensor has as many CTAs as the widest, a thread a load of 16 bytes (of 8
+#: where values of 16 bit lie in NHWC), at most so many an SM (getCatGridContig, cuda/Shape.cu).
+_CATS_OF_VECTORS = ("contiguous", "channels_last")
+_CAT_CTAS_OF_SM = 32
+#: Clocks from one of these CTAs to the next on the whole GPU, most without work where one tensor is
+#: much wider: 0.61 ns each on H100, by DenseNet-121's cats of 2 to 25 maps of 14 x 14 in FP32
+#: (measured here; those of 28 x 28 and 7 x 7, in NHWC and on H200 were not used).
+_CAT_CTA_CLOCKS = 1.1
 
 #: Bandwidth of a host copy as a share of the link's datasheet rate (pinned memory), and its floor.
 _HOST_LINK_SHARE = 0.82
@@ -103,7 +119,7 @@ def _memory_us(kernel: Kernel, kind: MemoryKind, gpu: GPU) -> tuple[float, ...]:
     is_filled = kind.extra_reads and fills_sms(kernel, gpu)
     if is_cudnn_batch_norm(kernel, gpu) and rows_us and not is_filled:
         return issue_us, _queued(dram_us, rows_us), elements_us
-    return issue_us, dram_us, elements_us, rows_us
+    return issue_us, dram_us, elements_us, rows_us, _cat_launch_us(kernel, gpu)
 
 
 def _queued(dram_us: float, rows_us: float) -> float:
@@ -132,6 +148,28 @@ def _long_stream(num_bytes: float, gpu: GPU) -> float:
         return 1.0
     ratio = num_bytes / _LONG_STREAM_BYTES
     return 1.0 + _LONG_STREAM_GAIN * ratio * ratio / (1.0 + ratio * ratio)
+
+
+def _cat_launch_us(kernel: Kernel, gpu: GPU) -> float:
+    """What it takes to launch the CTAs of a cat, those that find nothing to do included."""
+    size = kernel.size
+    if kernel.variant != "cat" or kernel.layout not in _CATS_OF_VECTORS or gpu.vendor != "nvidia":
+        return 0.0
+    if not isinstance(size, RowsSize):
+        return 0.0
+    item = DTYPE_BYTES[kernel.dtype]
+    load_bytes = 8 if item == 2 and kernel.layout == "channels_last" else 16
+    threads = -(-size.width // max(1.0, load_bytes / item))
+    of_tensor = min(-(-threads // _THREADS), _CAT_CTAS_OF_SM * gpu.num_sms)
+    return size.rows * of_tensor * _CAT_CTA_CLOCKS / gpu.clock_hz * 1e6
+
+
+def _num_elements(kernel: Kernel) -> int:
+    """The elements that its threads handle. The tensors of a cat are the rows of its size, each as
+    wide as the widest."""
+    if kernel.variant == "cat":
+        return int(kernel.bytes_written / DTYPE_BYTES[kernel.out_dtype])
+    return kernel.size.rows * kernel.size.width if isinstance(kernel.size, RowsSize) else 0
 
 
 def _kind_on(kernel: Kernel, gpu: GPU) -> MemoryKind:
@@ -163,10 +201,9 @@ def _power_us(kernel: Kernel, gpu: GPU) -> float:
 
 def _elements_us(kernel: Kernel, kind: MemoryKind, gpu: GPU) -> float:
     """The instructions of a loop over elements, where they limit it."""
-    if not kind.elements or not isinstance(kernel.size, RowsSize):
+    if not kind.elements:
         return 0.0
-    elements = kernel.size.rows * kernel.size.width
-    return elements * 1e6 / (kind.elements * gpu.num_sms * gpu.clock_hz)
+    return _num_elements(kernel) * 1e6 / (kind.elements * gpu.num_sms * gpu.clock_hz)
 
 
 def _link_copy(kernel: Kernel, gpu: GPU) -> PhysicalTime:
