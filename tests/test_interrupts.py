@@ -163,6 +163,7 @@ def positions(num_lines: int) -> range:
     return range(1, num_lines + 1, 1 if EVERY_LINE else max(1, num_lines // SAMPLED_LINES))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("action", [press, fault])
 def test_a_fault_at_any_line_of_opening_leaves_nothing(
     action: Callable[[], object], reference: float
@@ -186,6 +187,7 @@ def test_a_fault_at_any_line_of_opening_leaves_nothing(
     assert broken == []
 
 
+@pytest.mark.slow
 def test_ctrl_c_at_any_line_of_closing_loses_nothing(reference: float) -> None:
     before = state()
     num_lines = closed_at(0, press, []).num_lines

@@ -30,6 +30,7 @@ def test_each_named_change_is_of_text_that_stands_there_once(mutate: Any) -> Non
     assert len(list(mutate.named_changes())) == len(mutate.NAMED)
 
 
+@pytest.mark.slow
 def test_as_many_changes_are_drawn_from_each_package(mutate: Any) -> None:
     drawn = mutate.drawn_changes(seed=0, count=10 * len(mutate.PACKAGES))
 
@@ -46,6 +47,7 @@ def test_the_test_of_a_file_runs_first(mutate: Any) -> None:
     assert all((ROOT / test).exists() for tests in mutate.PACKAGES.values() for test in tests)
 
 
+@pytest.mark.slow
 def test_unchanged_lines_pass_as_the_changes_are_run(mutate: Any, tmp_path: Path) -> None:
     copy = mutate.Copy(tmp_path)
 

@@ -169,6 +169,7 @@ def test_a_custom_op_is_priced_as_registered(tmp_path: Path) -> None:
     assert printed.endswith("unmapped ops: []\n")
 
 
+@pytest.mark.slow
 def test_a_package_brings_a_predictor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, site = tmp_path / "source", tmp_path / "site"
     shutil.copytree(EXAMPLES / "predictor_package", source)

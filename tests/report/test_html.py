@@ -364,6 +364,7 @@ def test_many_forecasts_share_a_page() -> None:
     assert text.count("<h3>Modules</h3>") == 12
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here to open the page with")
 def test_a_browser_draws_the_page_and_runs_nothing_else(hostile: Forecast, tmp_path: Path) -> None:
     path = tmp_path / "report.html"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from guarded_files import standing
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -130,6 +131,7 @@ def run(actions: list[tuple[Any, ...]], folder: Path) -> list[Any]:
         os.chdir(before)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(actions=st.lists(step, max_size=8))
 def test_it_does_what_the_file_system_does_and_leaves_all_as_it_was(
