@@ -428,15 +428,17 @@ def unaligned_us(kernel: Kernel, gpu: GPU, time_us: float) -> float:
 _OLDER_KERNELS_FLOPS = {4: 1058.0, 8: 1058.0}
 _OLDER_TF32_FLOPS = 510.0
 
-#: The same of kernels of Turing for rows aligned to 2 bytes (cutlass_75_tensorop_..._align1), in a
-#: long loop; the steps of K that the rest of a tile takes as long as, but no longer than the loop
-#: (data/profiled_kernels, K of 64); the edge of a tile, and of a narrow side in a batch; the rows
-#: and columns below which nothing was measured, and the least steps of K of a part where a few
-#: tiles share theirs. The even half of `benchmarks/measured/h100`, by shape, products of 15 us and
-#: more, 18 rows: 29 -> 7 % off in the median against one rate for all; the odd half, 8 rows not
-#: used: 21 -> 7.
-_NARROW_FLOPS = 610.0
-_NARROW_START = 225.0
+#: The same of kernels of Turing for rows aligned to 2 bytes (cutlass_75_tensorop_..._align1), in
+#: their loop; clocks of an SM for each element of a result without aligned rows, stored one by one
+#: when the loop is over. In a batch, instead, the steps of K that the rest of a tile takes as long
+#: as, but no longer than the loop (data/profiled_kernels, K of 64). Then the edge of a tile, and of
+#: a narrow side in a batch; the rows and columns below which nothing was measured, and the least
+#: steps of K of a part where a few tiles share theirs. The even half of `benchmarks/measured/h100`,
+#: by shape, products of 15 us and more, 18 rows: 29 -> 6 % off in the median against one rate for
+#: all; the odd half, 8 rows not used: 21 -> 6.
+_NARROW_FLOPS = 620.0
+_NARROW_STORE_CLOCKS = 1.2
+_NARROW_BATCH_START = 225.0
 _NARROW_EDGE = 128
 _NARROW_BATCH_EDGE = 64
 _NARROW_LEAST_EDGE = 16
@@ -488,8 +490,12 @@ def _narrow_flops(kernel: Kernel, gpu: GPU) -> float:
     num_ctas = num_tiles * num_parts
     waves = num_ctas / (math.ceil(num_ctas / gpu.num_sms) * gpu.num_sms)
     filled = size.m * size.n / (rows * columns * math.prod(edges))
-    loop = size.k / (size.k + min(size.k, _NARROW_START))
-    return _NARROW_FLOPS * filled * waves * loop
+    rate = _NARROW_FLOPS * filled * waves
+    if is_batch:
+        return rate * size.k / (size.k + min(size.k, _NARROW_BATCH_START))
+    if size.n % (_ALIGNED_BYTES / DTYPE_BYTES[kernel.dtype]):
+        rate /= 1.0 + rate * _NARROW_STORE_CLOCKS / (2.0 * size.k)
+    return rate
 
 
 def _unaligned_accesses(kernel: Kernel, gpu: GPU) -> float:
