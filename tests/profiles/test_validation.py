@@ -128,6 +128,22 @@ def test_a_workload_is_forecast_by_its_script_and_scored(
     assert found.notes[0].startswith("measured with torch 2.6.0, forecast with ")
 
 
+def test_a_run_of_seconds_is_priced_at_the_clocks_of_a_burst(
+    tmp_path: Path, forecast: Forecast
+) -> None:
+    short = replace(workload_of(forecast, "short"), arguments={"steps": 20})
+    minutes = int(60e6 / short.gpu_busy_us)
+    long = replace(workload_of(forecast, "long"), arguments={"steps": minutes})
+    folder = folder_of(tmp_path / "h100", forecast, short, long)
+
+    found, named = validate(folder), validate(folder, predictor="tiled", only=["short"])
+
+    assert found.predictor == "tiled, tiled_burst"  # in the order of the files
+    assert "runs of less than 5 s are priced at the clocks of a burst" in found.notes
+    assert named.predictor == "tiled"
+    assert not any("burst" in note for note in named.notes)
+
+
 def test_a_calibration_is_applied_and_said_to_have_seen_the_folder(
     tmp_path: Path, forecast: Forecast
 ) -> None:
