@@ -49,6 +49,7 @@ Variant = Literal[
     "softmax",
     "log_softmax",
     "cat",
+    "mixed_types",
     "small_index",
     "whole_rows",
     "with_index",

@@ -292,6 +292,7 @@ def pointwise_kernel(
             width=elements,
             layout=layout,
             scatters=scatters,
+            variant="mixed_types" if _mixes(sources) else "",
         )
     ]
 
@@ -304,6 +305,11 @@ _FLOATS = frozenset({"float64", "float32", "bfloat16", "float16"})
 def _casts(sources: tuple[TensorSpec, ...], targets: tuple[TensorSpec, ...]) -> bool:
     """Whether floats of several types meet in one pointwise kernel."""
     return len({spec.dtype for spec in (*sources, *targets[:1])} & _FLOATS) > 1
+
+
+def _mixes(sources: tuple[TensorSpec, ...]) -> bool:
+    """Whether it reads tensors of several floating types, each of which it casts by itself."""
+    return len({spec.dtype for spec in sources if spec.numel > 1} & _FLOATS) > 1
 
 
 def sum_kernel(source: TensorSpec, result: TensorSpec) -> Kernel:

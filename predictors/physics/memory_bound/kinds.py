@@ -56,6 +56,12 @@ _KINDS: dict[KernelClass, MemoryKind] = {
 _SCALAR_ELEMENTS = {"nvidia": 1.5, "amd": 1.1}
 _SCALAR_FLOOR = 1.5
 
+#: The same in float32, and where operands of several floating types are each cast: H100, kernels of
+#: a million elements and more in the steps of `benchmarks/measured`: 2.1 (add_) to 3.4 (division by
+#: a scalar), beside their bytes; 0.9-1.05. H200, not used: 2.5-3.5 and 0.9-1.2.
+_SCALAR_FLOAT32_ELEMENTS = 3.3
+_MIXED_ELEMENTS = 1.05
+
 #: Elements of 16 bits a clock and CU of AMD's pointwise kernels, which take four at once whatever
 #: their size (MI300X, ten kernels in its caches 1.0-1.7, the least for sigmoid and silu, and 1.6
 #: beyond, data/profiled_kernels); float32 is never bound by it (data/paper_fp32).
@@ -221,6 +227,10 @@ def kind_of(kernel: Kernel, vendor: str = "nvidia") -> MemoryKind:
     if kernel.layout == "strided":
         return kind._replace(elements=_TRANSPOSED_ELEMENTS[vendor], floor_factor=floor_factor)
     elements = _SCALAR_ELEMENTS[vendor]
+    if vendor == "nvidia" and kernel.variant == "mixed_types":
+        elements = _MIXED_ELEMENTS
+    elif vendor == "nvidia" and kernel.dtype == kernel.out_dtype == "float32":
+        elements = _SCALAR_FLOAT32_ELEMENTS
     if kernel.kernel_class is KernelClass.GATHER:
         elements = _GATHER_ELEMENTS
     elif kernel.variant == "cat":
