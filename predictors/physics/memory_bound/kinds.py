@@ -58,8 +58,9 @@ _SCALAR_FLOOR = 1.5
 
 #: The same in float32, and where operands of several floating types are each cast: H100, kernels of
 #: a million elements and more in the steps of `benchmarks/measured`: 2.1 (add_) to 3.4 (division by
-#: a scalar), beside their bytes; 0.9-1.05. H200, not used: 2.5-3.5 and 0.9-1.2.
-_SCALAR_FLOAT32_ELEMENTS = 3.3
+#: a scalar) in the L2, less beside DRAM (data/kernelbench, even half); 0.9-1.05. H200, not used:
+#: 2.5-3.5 and 0.9-1.2.
+_SCALAR_FLOAT32_ELEMENTS = 2.0
 _MIXED_ELEMENTS = 1.05
 
 #: Elements of 16 bits a clock and CU of AMD's pointwise kernels, which take four at once whatever
@@ -302,6 +303,8 @@ def _kind_of_norm(kernel: Kernel, kind: MemoryKind, vendor: str) -> MemoryKind:
         kind = kind._replace(extra_reads=0.0, row_bytes=0.0)
     elif kernel.is_backward:
         kind = kind._replace(extra_reads=_NORM_BACKWARD_READS)
+    elif kernel.variant == "group_norm":  # moments, in one pass
+        kind = kind._replace(extra_reads=0.0)
     is_half = DTYPE_BYTES[kernel.dtype] <= 2
     if kernel.variant == "batch_norm_sums" and kernel.along_columns and is_half:
         is_forward = not kernel.is_backward and vendor == "nvidia"

@@ -14,7 +14,7 @@ from neusight.predictors.physics.memory_bound.kinds import (
     MemoryKind,
     is_wide_softmax,
 )
-from neusight.predictors.physics.roofline import cold_share
+from neusight.predictors.physics.roofline import L2_REACH, cold_share
 
 
 class RowCta(NamedTuple):
@@ -84,9 +84,15 @@ _AMD_LAYER_NORM_ROW = 600.0
 
 #: Moments of a group or a channel, element by element: a CTA of 512 threads, of one warp for short
 #: rows (RowwiseMomentsCUDAKernel, batch_norm_collect_statistics_kernel). Short rows: 2000 clocks
-#: (data/kernelbench 62, 75 and 88 over 30: H100 1700-3500, L40S less); steps as half of a layer
-#: norm's two passes; MI300X 1300 a step (data/profiled_kernels, batch norm).
-_MOMENTS = RowCta(512, 2000.0, 512.0, 950.0)
+#: (data/kernelbench 62, 75 and 88 over 30: H100 1700-3500, L40S less). A step waits for its loads:
+#: from the L2 480 clocks (H200, 64 groups of 1,024 to 32,768 in FP16), from DRAM 930 (H100, 256
+#: groups of 32,768), by how many times the bytes go into a quarter of the L2 (UNets in
+#: `benchmarks/measured`; judged on the statistics of EfficientNet's batch norms); in an SM that
+#: CTAs fill, 265 each (H100, group_norm there in bf16; FP32, not used, -6 to -18 %). MI300X 1300 a
+#: step (data/profiled_kernels).
+_MOMENTS = RowCta(512, 2000.0, 512.0, 480.0, sm_clocks=265.0)
+_MOMENTS_FROM_DRAM = 930.0
+_MOMENTS_L2_SHARE = 0.25
 _MOMENTS_OF_A_WARP = RowCta(32, 2000.0, 512.0, 0.0)
 
 #: The gradient of a batch norm in 16 bits on AMD, where torch takes its own kernel
@@ -626,8 +632,17 @@ def _cta_of(kernel: Kernel, size: RowsSize, gpu: GPU) -> RowCta | None:
     if kernel.variant in _OF_TORCH:
         return _amd_layer_norm(size) if is_amd else _layer_norm_cta(kernel)
     if kernel.variant in ("group_norm", "batch_norm_sums"):
-        return _MOMENTS_OF_A_WARP if size.width < _MOMENTS.step else _MOMENTS
+        return _moments_cta(kernel, size, gpu)
     return None
+
+
+def _moments_cta(kernel: Kernel, size: RowsSize, gpu: GPU) -> RowCta:
+    if size.width < _MOMENTS.step:
+        return _MOMENTS_OF_A_WARP
+    missed, step = 1.0, _MOMENTS.step_clocks
+    if gpu.vendor == "nvidia":
+        missed = cold_share(kernel.bytes_read * L2_REACH / _MOMENTS_L2_SHARE, gpu)
+    return _MOMENTS._replace(step_clocks=step + missed * (_MOMENTS_FROM_DRAM - step))
 
 
 def _layer_norm_cta(kernel: Kernel) -> RowCta:
