@@ -44,6 +44,7 @@ Variant = Literal[
     "batch_norm_gradients",
     "batch_norm_join",
     "by_plane",
+    "by_channel",
     "bilinear",
     "nearest",
     "softmax",

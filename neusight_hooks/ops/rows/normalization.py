@@ -189,12 +189,15 @@ def _apply(name: str, reads: tuple[TensorSpec | None, ...], result: TensorSpec) 
 def _apply_by_channel(
     name: str, reads: tuple[TensorSpec | None, ...], result: TensorSpec
 ) -> list[Kernel]:
-    """The same in a kernel of its own, which goes plane by plane (batch_norm_transform_input)
-    unless channels lie side by side."""
+    """The same in a kernel of its own, which goes plane by plane (batch_norm_transform_input), or
+    row by row of channels that lie side by side (batch_norm_transform_input_channels_last)."""
     whole = [spec for spec in gpu_tensors(reads) if spec.numel == result.numel]
     layout = layout_of((*whole, result))
     kernels = [replace(kernel, layout=layout) for kernel in _apply(name, reads, result)]
-    if result.is_channels_last or len(result.shape) < 3:
+    if result.is_channels_last:
+        size = RowsSize(result.shape[1], result.numel // max(1, result.shape[1]))
+        return [replace(kernel, size=size, variant="by_channel") for kernel in kernels]
+    if len(result.shape) < 3:
         return kernels
     planes = max(1, result.shape[0] * result.shape[1])
     size = RowsSize(planes, result.numel // planes)
@@ -458,6 +461,7 @@ def _gradient_sums(
         source.numel // channels,
         variant="batch_norm_sums",
         is_backward=True,
+        along_columns=source.is_channels_last,
     )
 
 
@@ -505,6 +509,7 @@ def batch_norm_backward_reduce(
         input.numel // max(1, channels),
         variant="batch_norm_sums",
         is_backward=True,
+        along_columns=input.is_channels_last,
     )
 
 

@@ -205,9 +205,15 @@ _RESAMPLED = {
     ("bilinear", "contiguous"): 1.26,
 }
 
-#: The same of the moments of 16-bit channels that lie side by side
-#: (batch_norm_collect_statistics_channels_last): 1.0-1.5 on images of 14 pixels and more.
-_CHANNELS_LAST_MOMENTS = 1.1
+#: The same of torch's own batch norms of channels that lie side by side, by whether they take
+#: gradients: sums a channel of 16 bits (batch_norm_collect_statistics_channels_last and
+#: backward_reduce), and the pass that applies them (transform_input and backward_elemt), of which
+#: few channels make too few CTAs. ResNet-50 in bf16 on H100 (benchmarks/measured, batch of 64);
+#: judged on H200, there also in inference, and on ResNeXt-50.
+_CHANNELS_LAST_SUMS = {False: 1.3, True: 1.75}
+_CHANNELS_LAST_PASS = {False: 2.9, True: 2.3}
+_FEW_CHANNELS = 64
+_FEW_CHANNELS_SHARE = 0.65
 
 
 def kind_of(kernel: Kernel, vendor: str = "nvidia") -> MemoryKind:
@@ -245,6 +251,8 @@ def _is_special(kernel: Kernel) -> bool:
 
 
 def _kind_of_contiguous(kernel: Kernel, vendor: str) -> MemoryKind:
+    if kernel.variant == "by_channel" and vendor == "nvidia":
+        return _STREAM._replace(elements=_channels_last_pass(kernel))
     if kernel.variant == "by_plane" and vendor == "nvidia":
         return _BY_PLANE
     if kernel.variant in ("nearest", "bilinear"):
@@ -306,10 +314,10 @@ def _kind_of_norm(kernel: Kernel, kind: MemoryKind, vendor: str) -> MemoryKind:
     elif kernel.variant == "group_norm":  # moments, in one pass
         kind = kind._replace(extra_reads=0.0)
     is_half = DTYPE_BYTES[kernel.dtype] <= 2
-    if kernel.variant == "batch_norm_sums" and kernel.along_columns and is_half:
-        is_forward = not kernel.is_backward and vendor == "nvidia"
-        kind = kind._replace(elements=_CHANNELS_LAST_MOMENTS if is_forward else kind.elements)
-    if kernel.variant == "batch_norm" and kernel.along_columns and vendor == "nvidia":
+    is_in_columns = kernel.along_columns and vendor == "nvidia"
+    if kernel.variant == "batch_norm_sums" and is_in_columns and is_half:
+        return kind._replace(elements=_CHANNELS_LAST_SUMS[kernel.is_backward])
+    if kernel.variant == "batch_norm" and is_in_columns:
         kind = kind._replace(elements=_nhwc_batch_norm_elements(kernel))
     if kernel.variant in BATCH_NORM_READS:
         again = BATCH_NORM_READS[kernel.variant]
@@ -322,6 +330,14 @@ def _kind_of_norm(kernel: Kernel, kind: MemoryKind, vendor: str) -> MemoryKind:
             row_bytes=0.0 if kernel.along_columns else row_bytes[kernel.is_backward],
         )
     return kind
+
+
+def _channels_last_pass(kernel: Kernel) -> float:
+    """How many elements an SM handles a clock that applies a batch norm row by row of channels."""
+    assert isinstance(kernel.size, RowsSize)
+    is_backward = kernel.name.endswith("backward")
+    share = _FEW_CHANNELS_SHARE if kernel.size.rows <= _FEW_CHANNELS else 1.0
+    return _CHANNELS_LAST_PASS[is_backward] * share
 
 
 def _nhwc_batch_norm_elements(kernel: Kernel) -> float:

@@ -468,6 +468,38 @@ def test_moments_wait_for_the_l2_or_for_dram(
     assert time_us(kernel) == pytest.approx(measured_us, rel=0.25)
 
 
+@pytest.mark.parametrize(
+    ("gpu", "name", "channels", "rows", "measured_us"),
+    [
+        ("H200", "batch_norm", 256, 64 * 56 * 56, 81.1),
+        ("H200", "batch_norm", 64, 64 * 112 * 112, 121.3),
+        ("H100", "batch_norm", 512, 32 * 28 * 28, 23.6),
+        ("H100", "batch_norm_backward", 512, 32 * 28 * 28, 30.7),
+        ("H200", "batch_norm_backward", 64, 64 * 56 * 56, 34.4),
+        ("H100", "batch_norm_statistics", 128, 32 * 56 * 56, 45.8),
+        ("H100", "batch_norm_statistics", 2048, 32 * 49, 29.2),
+        ("H100", "batch_norm_backward_sums", 512, 32 * 28 * 28, 36.6),
+        ("H100", "batch_norm_backward_sums", 2048, 32 * 49, 21.2),
+    ],
+)
+def test_torchs_batch_norms_of_nhwc_images_go_by_their_elements(
+    gpu: str, name: str, channels: int, rows: int, measured_us: float
+) -> None:
+    """Of a ResNeXt-50 in training on H100 and of ResNet-50 on H200 (benchmarks/measured), of which
+    no constant was read off."""
+    num_bytes = 2 * channels * rows
+    is_sum, is_backward = not name.endswith(("norm", "backward")), "backward" in name
+    kernel = Kernel.rows(
+        KernelClass.NORMALIZATION if is_sum else KernelClass.ELEMENTWISE, name, channels, rows,
+        dtype="bfloat16", layout="contiguous", is_backward=is_sum and is_backward,
+        bytes_read=(2 if is_backward else 1) * num_bytes, along_columns=is_sum,
+        bytes_written=0 if is_sum else num_bytes,
+        variant="batch_norm_sums" if is_sum else "by_channel",
+    )  # fmt: skip
+
+    assert time_us(kernel, gpu) == pytest.approx(measured_us, rel=0.15)
+
+
 def test_operands_of_several_types_are_cast_one_by_one() -> None:
     """The residual stream of a ViT, float32 + bfloat16: 42.5 us on H100 (benchmarks/measured)."""
     elements = 64 * 197 * 768
