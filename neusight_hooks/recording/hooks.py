@@ -9,6 +9,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -94,6 +95,8 @@ class ProgramHooks:
             weakref.WeakKeyDictionary()
         )
         self._num_of_path: Counter[str] = Counter()
+        #: Names of outermost modules that have parameters.
+        self._roots: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
         self._made: weakref.WeakKeyDictionary[torch.nn.Module, CallStack] = (
             weakref.WeakKeyDictionary()
         )
@@ -248,7 +251,7 @@ class ProgramHooks:
     def _name_all(self, root: torch.nn.Module) -> None:
         if root in self._places:
             return
-        name = _class_name(root)
+        name = self._root_name(root)
         for path, module in root.named_modules():
             if module not in self._places:
                 full = f"{name}.{path}" if path else name
@@ -256,6 +259,18 @@ class ProgramHooks:
                 self._mark_storages_of(module)
                 if module in self._made:
                     self.made[place.path] = self._made[module]
+
+    def _root_name(self, root: torch.nn.Module) -> str:
+        """The name of its class, with a number where another module that is there has that name.
+        Modules without parameters have none: programs make losses in each step."""
+        name, root = _class_name(root), getattr(root, "_orig_mod", root)
+        if next(root.parameters(), None) is None:
+            return name
+        if root not in self._roots:
+            taken = set(self._roots.values())
+            names = (f"{name}_{number}" if number else name for number in count())
+            self._roots[root] = next(free for free in names if free not in taken)
+        return self._roots[root]
 
     def _placed(self, module: torch.nn.Module, path: str) -> _ModulePlace:
         """The place of a module that is new."""
