@@ -86,7 +86,8 @@ class ProgramHooks:
         self._storages = storages
         self._cutter = cutter
         self._repeats = repeats
-        self._main = threading.get_ident()
+        self._threads = tape.threads
+        self._has_stepped = False  # an optimizer, on whatever thread
         #: Whether the outermost module that runs is a graph that torch calls for itself.
         self._is_of_torch = False
         self._optimizers: list[torch.optim.Optimizer] = []
@@ -138,7 +139,7 @@ class ProgramHooks:
     @property
     def is_elsewhere(self) -> bool:
         """Whether this is another thread than the program's main one, or neusight's own work."""
-        return threading.get_ident() != self._main or self._mode.is_inside
+        return threading.get_ident() != self._threads.main or self._mode.is_inside
 
     # -- modules ----------------------------------------------------------------------------------
 
@@ -318,7 +319,17 @@ class ProgramHooks:
             if not failed:
                 self._cutter.optimizer_ends(optimizer, is_within_other=is_within_other)
 
+    def follow_optimizer(self, *, steps: bool = False) -> None:
+        """An optimizer is made, or steps: the first thread in which one does is where the program
+        trains, and is followed as its main one."""
+        if self._has_stepped or self._mode.is_inside or not self._attribution.is_outside():
+            return
+        self._has_stepped = steps
+        if self._threads.follow():
+            self._attribution.start()
+
     def _enter_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+        self.follow_optimizer(steps=True)
         if self.is_elsewhere:
             return None
         for group in optimizer.param_groups:
