@@ -161,6 +161,8 @@ def test_ops_are_on_the_thread_that_runs_them(tmp_path: Path) -> None:
     }  # fmt: skip
     assert around(events, "aten::linear") == [["mine"]]
     assert around(events, "aten::relu") == [[]]
+    assert around(events, "aten::_local_scalar_dense") == [["aten::item"]]
+    assert ["aten::to", "aten::_to_copy"] in around(events, "aten::copy_")
     written = all_events(tmp_path)
     calls = [e for e in written if e.get("cat") == "cuda_runtime"]
     waits = [e["tid"] for e in calls if e["name"] == "cudaStreamSynchronize"]

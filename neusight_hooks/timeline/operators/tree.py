@@ -11,7 +11,14 @@ from itertools import accumulate
 from typing import NamedTuple, Union
 
 from neusight.recording.recording import UNSEEN, WHOLE, Operator, OpSignature, Step
-from neusight.timeline.operators.inner_calls import CLOSE, LAUNCH, Open, Token, calls_within
+from neusight.timeline.operators.inner_calls import (
+    CLOSE,
+    LAUNCH,
+    Open,
+    Token,
+    calls_around,
+    calls_within,
+)
 from neusight.timeline.operators.repeats import Repeat, later_kernels, later_spans, repeats_of
 from neusight.timeline.operators.self_times import BETWEEN_US, self_us
 from neusight.timeline.spans import (
@@ -454,14 +461,17 @@ class _StepTree:
             position = after
 
     def _elsewhere(self, position: int, last: int) -> Iterator[_Group]:
-        """Spans of the program's other threads: what operators call theirs is not recorded."""
+        """Spans of the program's other threads: what operators call theirs is not recorded, so
+        that those are around them that always are."""
         first = self._step.first_host
         while position < last:
             span, after, plan, num_calls = self._old[position], position + 1, None, -1
-            if span.kind == "op":
+            if span.call is not None:
                 after = self._behind(position)
                 num_calls = after - position - 1
-                plan = self._plans.of_op(span, span.name, num_calls, (), ())
+                around = calls_around(span.call.signature)
+                head, ends = [_Begin("operator", name) for name in around], [None] * len(around)
+                plan = self._plans.of_op(span, span.name, num_calls, head, ends)
             if span.kind != "node":
                 yield _Group(position - first, num_calls, after - first, plan, ())
             position = after
