@@ -238,6 +238,8 @@ class KernelTraits(TypedDict, total=False):
     bytes_read_again: int
     num_instructions: int
     num_steps: int
+    num_parts: int
+    widest_part: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +258,8 @@ class Kernel:
     row; `along_columns` that a norm's rows are columns of the data, shared among CTAs;
     `bytes_read_again` what its loops over a row read again, unless it still lies in the L2;
     `num_instructions` what its threads execute, where it was counted (else 0); `num_steps` how many
-    kernels, each of which needs the one before, a library runs for what is described as one.
+    kernels, each of which needs the one before, a library runs for what is described as one;
+    `num_parts` how many tensors a cat joins, and `widest_part` the elements of the largest.
 
     Where a library has streams of its own beside the program's, `branches` says on which the kernel
     runs, and behind what the others named hold by then. They are numbered from 1 in each operator,
@@ -281,6 +284,8 @@ class Kernel:
     bytes_read_again: int = 0
     num_instructions: int = 0
     num_steps: int = 0
+    num_parts: int = 0
+    widest_part: int = 0
     branches: tuple[int, ...] = ()
 
     @property

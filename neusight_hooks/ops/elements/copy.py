@@ -156,12 +156,13 @@ def cat(call: OpSignature, math: MathMode, *, tensors: tuple[TensorSpec, ...] = 
                 "cat",
                 reads=batch,
                 writes=(target,),
-                rows=len(batch),
-                width=max(spec.numel for spec in batch),
+                width=elements,
                 flops=0,
                 bytes_written=moved,
                 layout=_layout_of_cat(batch, target, math.torch),
                 variant="cat",
+                num_parts=len(batch),
+                widest_part=max(spec.numel for spec in batch),
             )
         )
     return kernels

@@ -152,24 +152,13 @@ def _long_stream(num_bytes: float, gpu: GPU) -> float:
 
 def _cat_launch_us(kernel: Kernel, gpu: GPU) -> float:
     """What it takes to launch the CTAs of a cat, those that find nothing to do included."""
-    size = kernel.size
-    if kernel.variant != "cat" or kernel.layout not in _CATS_OF_VECTORS or gpu.vendor != "nvidia":
-        return 0.0
-    if not isinstance(size, RowsSize):
+    if kernel.layout not in _CATS_OF_VECTORS or gpu.vendor != "nvidia":
         return 0.0
     item = DTYPE_BYTES[kernel.dtype]
     load_bytes = 8 if item == 2 and kernel.layout == "channels_last" else 16
-    threads = -(-size.width // max(1.0, load_bytes / item))
+    threads = -(-kernel.widest_part // max(1.0, load_bytes / item))
     of_tensor = min(-(-threads // _THREADS), _CAT_CTAS_OF_SM * gpu.num_sms)
-    return size.rows * of_tensor * _CAT_CTA_CLOCKS / gpu.clock_hz * 1e6
-
-
-def _num_elements(kernel: Kernel) -> int:
-    """The elements that its threads handle. The tensors of a cat are the rows of its size, each as
-    wide as the widest."""
-    if kernel.variant == "cat":
-        return int(kernel.bytes_written / DTYPE_BYTES[kernel.out_dtype])
-    return kernel.size.rows * kernel.size.width if isinstance(kernel.size, RowsSize) else 0
+    return kernel.num_parts * of_tensor * _CAT_CTA_CLOCKS / gpu.clock_hz * 1e6
 
 
 def _kind_on(kernel: Kernel, gpu: GPU) -> MemoryKind:
@@ -201,9 +190,10 @@ def _power_us(kernel: Kernel, gpu: GPU) -> float:
 
 def _elements_us(kernel: Kernel, kind: MemoryKind, gpu: GPU) -> float:
     """The instructions of a loop over elements, where they limit it."""
-    if not kind.elements:
+    if not kind.elements or not isinstance(kernel.size, RowsSize):
         return 0.0
-    return _num_elements(kernel) * 1e6 / (kind.elements * gpu.num_sms * gpu.clock_hz)
+    elements = kernel.size.rows * kernel.size.width
+    return elements * 1e6 / (kind.elements * gpu.num_sms * gpu.clock_hz)
 
 
 def _link_copy(kernel: Kernel, gpu: GPU) -> PhysicalTime:

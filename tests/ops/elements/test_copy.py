@@ -165,6 +165,15 @@ def test_repeats_are_scanned_and_their_sum_read_unless_it_is_known() -> None:
     assert launched(10) == ["cumsum", "repeat_interleave"]
 
 
+def test_a_concatenation_says_how_many_tensors_it_joins_and_how_large_the_largest_is() -> None:
+    wide, narrow = spec(4, 64, 8), spec(4, 16, 8)
+
+    (kernel,) = kernels(call("cat", spec(4, 96, 8), tensors=(wide, narrow, narrow), dim=1))
+
+    assert (kernel.num_parts, kernel.widest_part) == (3, wide.numel)
+    assert kernel.size == (1, wide.numel + 2 * narrow.numel)
+
+
 def test_a_concatenation_of_nhwc_images_takes_several_channels_at_once() -> None:
     def layout(channels: int, *, result_last: bool = True) -> str:
         image = spec(2, channels, 5, 5, channels_last=True)

@@ -526,8 +526,9 @@ def test_each_tensor_of_a_cat_has_as_many_ctas_as_the_widest(
     """DenseNet-121's, in profiles of benchmarks/measured that no constant was read off."""
     num_bytes = int((widest + (tensors - 1) * narrow) * DTYPE_BYTES[dtype])
     kernel = Kernel.rows(
-        KernelClass.COPY, "cat", tensors, widest, dtype=dtype, layout=layout, variant="cat",
-        bytes_read=num_bytes, bytes_written=num_bytes,
+        KernelClass.COPY, "cat", 1, widest + (tensors - 1) * narrow, dtype=dtype, layout=layout,
+        bytes_read=num_bytes, bytes_written=num_bytes, variant="cat", num_parts=tensors,
+        widest_part=widest,
     )  # fmt: skip
 
     assert time_us(kernel, gpu) == pytest.approx(measured_us, rel=0.15)
