@@ -285,6 +285,7 @@ def _install_optimizers(patches: Patches, recorder: Recorder) -> None:
 
     def init(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
+        recorder.hooks.follow_optimizer()
         recorder.cutter.optimizer_created(self)
 
     patches.set(torch.optim.Optimizer, "__init__", init)

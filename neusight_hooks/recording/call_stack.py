@@ -249,9 +249,9 @@ def file_name(filename: str, folder: str) -> str:
 
 
 class ProgramThreads:
-    """Numbers the threads of a program: the one that made this is 0, each other one has the
-    smallest number that no thread has which still runs. So a program that starts a thread in each
-    of its steps does the same in each.
+    """Numbers the threads of a program: the `main` one, which made this, is 0, each other one has
+    the smallest number that no thread has which still runs. So a program that starts a thread in
+    each of its steps does the same in each.
 
     >>> threads = ProgramThreads()
     >>> threads.number()
@@ -262,17 +262,22 @@ class ProgramThreads:
     """
 
     def __init__(self) -> None:
-        self._main = threading.get_ident()
+        self.main = threading.get_ident()
         self._own = threading.local()  # the number of a thread that has one
         self._others: dict[int, threading.Thread] = {}
         self._lock = threading.Lock()
 
     def number(self) -> int:
         """That of the thread that calls this."""
-        if threading.get_ident() == self._main:
+        if threading.get_ident() == self.main:
             return 0
         found: int | None = getattr(self._own, "number", None)
         return self._new_number() if found is None else found
+
+    def follow(self) -> bool:
+        """The thread that calls this is the main one from now on; whether it was not before."""
+        before, self.main = self.main, threading.get_ident()
+        return before != self.main
 
     def _new_number(self) -> int:
         with self._lock:

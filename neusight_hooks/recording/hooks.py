@@ -9,6 +9,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -85,7 +86,8 @@ class ProgramHooks:
         self._storages = storages
         self._cutter = cutter
         self._repeats = repeats
-        self._main = threading.get_ident()
+        self._threads = tape.threads
+        self._has_stepped = False  # an optimizer, on whatever thread
         #: Whether the outermost module that runs is a graph that torch calls for itself.
         self._is_of_torch = False
         self._optimizers: list[torch.optim.Optimizer] = []
@@ -94,6 +96,8 @@ class ProgramHooks:
             weakref.WeakKeyDictionary()
         )
         self._num_of_path: Counter[str] = Counter()
+        #: Names of outermost modules that have parameters.
+        self._roots: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
         self._made: weakref.WeakKeyDictionary[torch.nn.Module, CallStack] = (
             weakref.WeakKeyDictionary()
         )
@@ -135,7 +139,7 @@ class ProgramHooks:
     @property
     def is_elsewhere(self) -> bool:
         """Whether this is another thread than the program's main one, or neusight's own work."""
-        return threading.get_ident() != self._main or self._mode.is_inside
+        return threading.get_ident() != self._threads.main or self._mode.is_inside
 
     # -- modules ----------------------------------------------------------------------------------
 
@@ -248,7 +252,7 @@ class ProgramHooks:
     def _name_all(self, root: torch.nn.Module) -> None:
         if root in self._places:
             return
-        name = _class_name(root)
+        name = self._root_name(root)
         for path, module in root.named_modules():
             if module not in self._places:
                 full = f"{name}.{path}" if path else name
@@ -256,6 +260,18 @@ class ProgramHooks:
                 self._mark_storages_of(module)
                 if module in self._made:
                     self.made[place.path] = self._made[module]
+
+    def _root_name(self, root: torch.nn.Module) -> str:
+        """The name of its class, with a number where another module that is there has that name.
+        Modules without parameters have none: programs make losses in each step."""
+        name, root = _class_name(root), getattr(root, "_orig_mod", root)
+        if next(root.parameters(), None) is None:
+            return name
+        if root not in self._roots:
+            taken = set(self._roots.values())
+            names = (f"{name}_{number}" if number else name for number in count())
+            self._roots[root] = next(free for free in names if free not in taken)
+        return self._roots[root]
 
     def _placed(self, module: torch.nn.Module, path: str) -> _ModulePlace:
         """The place of a module that is new."""
@@ -303,7 +319,17 @@ class ProgramHooks:
             if not failed:
                 self._cutter.optimizer_ends(optimizer, is_within_other=is_within_other)
 
+    def follow_optimizer(self, *, steps: bool = False) -> None:
+        """An optimizer is made, or steps: the first thread in which one does is where the program
+        trains, and is followed as its main one."""
+        if self._has_stepped or self._mode.is_inside or not self._attribution.is_outside():
+            return
+        self._has_stepped = steps
+        if self._threads.follow():
+            self._attribution.start()
+
     def _enter_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+        self.follow_optimizer(steps=True)
         if self.is_elsewhere:
             return None
         for group in optimizer.param_groups:

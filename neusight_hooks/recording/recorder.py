@@ -154,7 +154,6 @@ class Recorder:
         self.doing = ""
         #: Set while a Ctrl-C could not be raised where it came; the next op calls it.
         self.interrupted: Callable[[], None] | None = None
-        self._main = threading.get_ident()
         self._why_unmapped = why_unmapped
         self._math = MathSettings()
         self._cache = OpCache(may_be_known)
@@ -192,7 +191,7 @@ class Recorder:
         operators = self.operators
         if operators.is_listening:
             return operators.answer(self._dispatch, func, args, kwargs)
-        if not operators.is_on or threading.get_ident() != self._main:
+        if not operators.is_on or threading.get_ident() != self.tape.threads.main:
             return self._dispatch(func, args, kwargs)
         was_answering, operators.is_answering = operators.is_answering, True
         try:
@@ -283,7 +282,7 @@ class Recorder:
         handler = self.cpu_handlers.get(func)
         run = self.operators.run_on_cpu if handler is None else handler
         out = run(func, args, kwargs)
-        if threading.get_ident() == self._main:  # others do not hold up the program
+        if threading.get_ident() == self.tape.threads.main:  # others do not hold up the program
             self.tape.add_cpu_op(_cpu_us(out), id(func))
         return out
 

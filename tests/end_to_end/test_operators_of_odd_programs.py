@@ -161,6 +161,8 @@ def test_ops_are_on_the_thread_that_runs_them(tmp_path: Path) -> None:
     }  # fmt: skip
     assert around(events, "aten::linear") == [["mine"]]
     assert around(events, "aten::relu") == [[]]
+    assert around(events, "aten::_local_scalar_dense") == [["aten::item"]]
+    assert ["aten::to", "aten::_to_copy"] in around(events, "aten::copy_")
     written = all_events(tmp_path)
     calls = [e for e in written if e.get("cat") == "cuda_runtime"]
     waits = [e["tid"] for e in calls if e["name"] == "cudaStreamSynchronize"]
@@ -215,6 +217,41 @@ def test_a_program_that_trains_in_a_thread_has_steps_and_nodes(tmp_path: Path) -
     last = steps[-1]
     numbers = {call.sequence_nr for call in last.entries if isinstance(call, OpCall)}
     assert {0, 1} <= numbers
+
+
+def in_thread(work: Callable[[], None]) -> None:
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("is_made_there", [True, False])
+def test_the_thread_that_steps_an_optimizer_is_followed(
+    is_made_there: bool, tmp_path: Path
+) -> None:
+    def program(run: Callable[[Callable[[], None]], None]) -> None:
+        model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()).cuda()
+        made = None if is_made_there else torch.optim.AdamW(model.parameters())
+
+        def train() -> None:
+            optimizer = made or torch.optim.AdamW(model.parameters())
+            for _ in range(6):
+                model(torch.ones(4, 8, device="cuda")).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+        run(train)
+
+    steps = []
+    for run in (in_thread, lambda work: work()):
+        with neusight.forecast_on("H100") as forecast:
+            program(run)
+        steps.append([step for step in forecast.recording.steps if step.kind == "train"])
+
+    found, wanted = steps
+    first = 0 if is_made_there else -1  # what was done before the first update was of a thread
+    assert found[first:] == wanted[first:]
+    assert tuple(found[-1].operators) == tuple(wanted[-1].operators) != ()
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from compiled_net import quiet
 from torch import nn
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
@@ -57,6 +58,50 @@ def test_shared_and_unregistered_modules_have_a_path() -> None:
             Odd()(data())
 
     assert where(calls(program), "addmm") == [("forward", "Odd.Linear")]
+
+
+def test_outermost_modules_of_one_class_are_numbered_while_they_are_there() -> None:
+    class Pair(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out: torch.Tensor = self.second(self.first(x))
+            return out
+
+    def program() -> None:
+        one, other = Pair().cuda(), Pair().cuda()
+        for x in data(), data():
+            other(one(x)).sum().backward()
+            nn.Linear(8, 8).cuda()(x)
+
+    found = where(calls(program), "addmm")
+
+    assert found == 2 * [
+        ("forward", "Pair.first"), ("forward", "Pair.second.0"),
+        ("forward", "Pair_1.first"), ("forward", "Pair_1.second.0"), ("forward", "Linear"),
+    ]  # fmt: skip
+
+
+def test_a_module_and_what_compiles_it_have_one_name() -> None:
+    def program() -> None:
+        model = nn.Linear(8, 8).cuda()
+        compiled: Any = torch.compile(model, backend="eager")
+        compiled(model(data()))
+
+    with quiet():
+        assert where(calls(program), "addmm") == [("forward", "Linear")] * 2
+
+
+def test_losses_of_each_step_have_one_name() -> None:
+    def program() -> list[nn.Module]:
+        losses = [nn.MSELoss() for _ in range(3)]
+        for loss in losses:
+            loss(data(), data())
+        return losses
+
+    assert where(calls(program), "mse_loss") == [("forward", "MSELoss")] * 3
 
 
 def test_modules_begin_and_end_in_turn() -> None:

@@ -10,7 +10,10 @@ from neusight.integrations.profiles.carrying.prices import CarriedKernel
 from neusight.integrations.profiles.carrying.replay import Replayed
 from neusight.integrations.profiles.reading.profile import HostOp, Profile, RuntimeCall
 from neusight.recording.recording import MathMode, OpCall, OpSignature
-from neusight.timeline.spans import HostSpan, SpanKind, Thread
+from neusight.timeline.spans import AUTOGRAD, MAIN, HostSpan, SpanKind, Thread, other_thread
+
+#: Begins the names of what autograd's engine does on its thread.
+_ENGINE = "autograd::engine::"
 
 
 class CarriedHost(NamedTuple):
@@ -24,11 +27,12 @@ class CarriedHost(NamedTuple):
 def carried_host(profile: Profile, kernels: Sequence[CarriedKernel], now: Replayed) -> CarriedHost:
     """The host's ops, launches and waits, of the profile and its carried kernels."""
     calls = {item.position: item.call for item in kernels if item.position >= 0}
-    main = _main_thread(profile)
+    items = list(_in_order(profile))
+    lanes = _lanes(profile, [item.thread for item, _ in items])
     spans: list[HostSpan] = []
     place_of_op: dict[int, int] = {}
     open_ops: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for item, position in _in_order(profile):
+    for item, position in items:
         stack = open_ops[item.thread]
         while stack and stack[-1][1] <= item.start_ns:
             stack.pop()
@@ -39,7 +43,7 @@ def carried_host(profile: Profile, kernels: Sequence[CarriedKernel], now: Replay
         call = None
         if isinstance(item, HostOp):
             call = calls.get(position) or _plain(item.name)
-        spans.append(_span(item, now, call, parent, "main" if item.thread == main else "autograd"))
+        spans.append(_span(item, now, call, parent, lanes[item.thread]))
     return CarriedHost(tuple(spans), place_of_op)
 
 
@@ -79,6 +83,12 @@ def _plain(name: str) -> OpCall:
     return OpCall(OpSignature(name, "default", (), ()), MathMode())
 
 
-def _main_thread(profile: Profile) -> str:
-    """The thread that launches first."""
-    return min(profile.calls, key=lambda call: call.start_ns).thread if profile.calls else ""
+def _lanes(profile: Profile, threads: Sequence[str]) -> dict[str, Thread]:
+    """The lane of each thread: the one that launches first is the main one."""
+    backward = {op.thread for op in profile.ops if op.name.startswith(_ENGINE)}
+    main = min(profile.calls, key=lambda call: call.start_ns).thread if profile.calls else ""
+    others = (
+        thread for thread in dict.fromkeys(threads) if thread != main and thread not in backward
+    )
+    lanes = {thread: other_thread(number) for number, thread in enumerate(others, start=1)}
+    return {**dict.fromkeys(backward, AUTOGRAD), **lanes, main: MAIN}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,8 +11,14 @@ from typing import Any
 from neusight.fake_cuda.profiling.memory_profile import MemoryProfile
 from neusight.memory.placement import MemoryTimeline, memory_on
 from neusight.output.events import function_events
-from neusight.output.trace.events import compact_json
-from neusight.output.trace.file import BASE_TIME_NS, begins_of, save_trace_text, trace_text
+from neusight.output.trace.file import (
+    BASE_TIME_NS,
+    begins_of,
+    read_events,
+    save_trace_text,
+    text_of,
+    trace_text,
+)
 from neusight.predictors.errors import ForecastStateError
 from neusight.predictors.gpu import GPU
 from neusight.recording.recording import Recording
@@ -105,8 +110,8 @@ class ProfileResults:
         )  # fmt: skip
         hidden = {*(() if shown.host else _OF_HOST), *(() if shown.device else _OF_DEVICE)}
         if hidden:
-            kept = [event for event in json.loads(events) if event.get("cat") not in hidden]
-            events = compact_json(kept)
+            kept = [event for event in read_events(events) if event.get("cat") not in hidden]
+            events = [text_of(kept)]
         save_trace_text(Path(path), {**self._metadata, **header}, events)
 
     def memory_profile(self) -> MemoryProfile:

@@ -97,7 +97,7 @@ class DeviceLanes:
         )
         log.arrow_end(LAUNCH_ARROW, span.correlation, start, log.device, stream)
 
-    def annotations(self, kernels: tuple[KernelSpan, ...], external: Mapping[int, int]) -> None:
+    def annotations(self, kernels: Sequence[KernelSpan], external: Mapping[int, int]) -> None:
         """Each annotation over the kernels launched in it, a stream a range; none for the step.
 
         `external` gives the external id of each annotation's span.

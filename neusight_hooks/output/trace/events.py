@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, NamedTuple
 
@@ -42,6 +42,8 @@ def joined(*parts: str) -> str:
 #: Kinds of rows, which begin with them: what they hold beside the text that is the same each time.
 _OPERATOR, _CALL, _MOMENT, _ARROW, _FUNCTION, _RANGE = range(6)
 _Row = tuple[Any, ...]  # by its kind, read in `_lines` alone
+#: Rows that are made to one text: as many as the processor's cache holds.
+_ROWS_OF_A_TEXT = 400
 
 
 class Counters(NamedTuple):
@@ -104,17 +106,18 @@ class EventLog:
             self.threads[thread] = number
         return number
 
-    @property
-    def lines(self) -> list[str]:
-        """The events as JSON, a line each."""
-        lines: list[str] = []
+    def texts(self) -> Iterator[str]:
+        """The events as JSON with commas between them, some hundreds in each text."""
         written = 0
         for at, rows, offset in self._repeats:
-            lines += _lines(self._rows[written:at], Counters())
-            lines += _lines(self._rows[rows.first : rows.last], offset)
+            yield from self._texts(written, at, Counters())
+            yield from self._texts(rows.first, rows.last, offset)
             written = at
-        lines += _lines(self._rows[written:], Counters())
-        return lines
+        yield from self._texts(written, len(self._rows), Counters())
+
+    def _texts(self, first: int, last: int, offset: Counters) -> Iterator[str]:
+        for start in range(first, last, _ROWS_OF_A_TEXT):
+            yield ",".join(_lines(self._rows[start : min(start + _ROWS_OF_A_TEXT, last)], offset))
 
     # -- writing again
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import gc
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TypedDict
 
@@ -17,13 +18,14 @@ from neusight._version import __version__
 from neusight.memory.placement import MemoryTimeline
 from neusight.output.trace.collectives import Collectives, distributed_info
 from neusight.output.trace.device_lanes import DeviceLanes
-from neusight.output.trace.events import Event, EventLog, compact_json, joined
+from neusight.output.trace.events import Event, EventLog, compact_json
 from neusight.output.trace.frame import device_properties, frame_of, names_of_lanes
 from neusight.output.trace.host_lanes import HostLanes
 from neusight.output.trace.memory import write_memory_events
 from neusight.predictors.errors import TraceError
 from neusight.predictors.files import write_atomically
 from neusight.predictors.gpu import GPU
+from neusight.timeline.operators.repeats import repeats_of
 from neusight.timeline.operators.tree import with_operators as add_operators
 from neusight.timeline.spans import StepSpan, Timeline
 
@@ -52,10 +54,11 @@ class TraceOptions(TypedDict, total=False):
 
 
 class TraceText(NamedTuple):
-    """A trace file in two parts: all but its events, and these as JSON, each a line."""
+    """A trace file in two parts: all but its events, and these as JSON, in texts that a comma
+    belongs between."""
 
     header: dict[str, object]
-    events: str
+    events: Sequence[str]
 
 
 def trace_events(
@@ -66,7 +69,13 @@ def trace_events(
 ) -> dict[str, object]:
     """The content of a trace file; `options` are those of `trace_text`."""
     header, events = trace_text(timeline, memory, gpu, **options)
-    return {**header, "traceEvents": json.loads(events)}
+    return {**header, "traceEvents": read_events(events)}
+
+
+def read_events(events: Sequence[str]) -> list[Event]:
+    """The events of a `TraceText` as values."""
+    found: list[Event] = json.loads(f"[{','.join(events)}]")
+    return found
 
 
 @contextmanager
@@ -115,9 +124,10 @@ def trace_text(
     """
     shown_memory = memory if profile_memory else None
     steps = _shown_steps(timeline, max_steps)
-    shown = (
-        add_operators(timeline, steps) if with_operators else replace(timeline, steps=tuple(steps))
-    )
+    repeats = repeats_of(timeline, steps)
+    shown = replace(timeline, steps=tuple(steps))
+    if with_operators:
+        shown = add_operators(timeline, steps, repeats)
     collectives = Collectives(timeline, rank)
     local_rank = rank % (gpus_per_node or world_size)
     trace: dict[str, object] = {
@@ -149,9 +159,11 @@ def trace_text(
         log, device, shown, collectives, record_shapes=record_shapes, with_modules=with_modules,
         step_names=step_names,
     )  # fmt: skip
+    for step, repeat in zip(shown.steps, repeats, strict=True):
+        host.step(step, repeat)
     of_rank = f", rank {rank} of {world_size}" if world_size > 1 else ""
     gpu_name = f"{gpu.name} (forecast){of_rank}"
-    events = _events(log, device, host, timeline, steps, shown_memory, gpu_name)
+    events = _framed(log, device, host, timeline, steps, shown_memory, gpu_name)
     return TraceText(trace, events)
 
 
@@ -161,7 +173,7 @@ def begins_of(timelines: Sequence[Timeline], *, max_steps: int = MAX_STEPS) -> i
     return min((steps[0].start_ns for steps in shown if steps), default=0) - LEAD_NS
 
 
-def _events(
+def _framed(
     log: EventLog,
     device: DeviceLanes,
     host: HostLanes,
@@ -169,20 +181,20 @@ def _events(
     steps: Sequence[StepSpan],
     memory: MemoryTimeline | None,
     gpu_name: str,
-) -> str:
-    """The events of these steps, between the names of their lanes and what frames them."""
+) -> list[str]:
+    """The events of these steps, with those of memory, between the names of their lanes and what
+    frames them."""
     first_ns = steps[0].start_ns if steps else 0
     last_ns = max((step.done_ns for step in steps), default=first_ns) + LEAD_NS
-    for step in host.timeline.steps:
-        host.step(step)
     if memory is not None and steps:
         write_memory_events(log, timeline, memory, steps, host.timeline)
     names = names_of_lanes(log, gpu_name, device.streams, first_ns - LEAD_NS)
     frame = frame_of(log, first_ns - LEAD_NS, last_ns)
-    return f"[{joined(_lines(names), *log.lines, _lines(frame))}]"
+    return [text_of(names), *log.texts(), text_of(frame)]
 
 
-def _lines(events: list[Event]) -> str:
+def text_of(events: Sequence[Event]) -> str:
+    """Events as JSON, with commas between them."""
     return compact_json(events)[1:-1]
 
 
@@ -207,11 +219,11 @@ def save_trace(path: str | Path, trace: Mapping[str, object]) -> None:
     target = Path(path)
     header = {key: value for key, value in trace.items() if key != "traceEvents"}
     with _plain_json(target):
-        events = compact_json(trace["traceEvents"])
-    save_trace_text(target, header, events)
+        events = compact_json(trace["traceEvents"])[1:-1]
+    save_trace_text(target, header, [events])
 
 
-def save_trace_text(path: str | Path, header: Mapping[str, object], events: str) -> None:
+def save_trace_text(path: str | Path, header: Mapping[str, object], events: Sequence[str]) -> None:
     """Writes what `trace_text` gave, as `write_trace` does."""
     target = Path(path)
     # A reader that looks for the last "]" of the file must find that of traceEvents.
@@ -219,12 +231,12 @@ def save_trace_text(path: str | Path, header: Mapping[str, object], events: str)
     with _plain_json(target):
         # HTA finds a file's rank by a pattern with a space after the colon; events need none.
         head = json.dumps(header, allow_nan=False)
-    start = f'{head[:-1]}{", " if header else ""}"traceEvents": '
-    data = "".join((start, events, ', "traceName": ', json.dumps(name), "}\n")).encode()
-    if name.endswith(".gz"):
-        data = _packed(data)
+    start = f'{head[:-1]}{", " if header else ""}"traceEvents": ['
+    following = (f",{text}" for text in events[1:])
+    texts = chain([start, *events[:1]], following, [f'], "traceName": {json.dumps(name)}}}\n'])
+    data = map(str.encode, texts)
     try:
-        write_atomically(target, data)
+        write_atomically(target, b"".join(_packed(data) if name.endswith(".gz") else data))
     except OSError as error:
         raise TraceError(
             f"Cannot write the trace to {target}: {error.strerror or error}. "
@@ -246,11 +258,12 @@ _COMPRESSION = 5
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
 
 
-def _packed(data: bytes) -> bytes:
+def _packed(data: Iterable[bytes]) -> Iterator[bytes]:
     """Gzipped, without a date: equal data are equal bytes."""
     # Numbers that count up match what came before by chance alone: short matches are left out.
     packer = zlib.compressobj(_COMPRESSION, wbits=_GZIP_WINDOW, strategy=zlib.Z_FILTERED)
-    return packer.compress(data) + packer.flush()
+    yield from map(packer.compress, data)
+    yield packer.flush()
 
 
 def _shown_steps(timeline: Timeline, max_steps: int) -> list[StepSpan]:

@@ -21,7 +21,7 @@ from neusight.output.trace.events import (
 )
 from neusight.recording.recording import COMPILED_CODE, OpCall
 from neusight.timeline.launches import DRIVER_LAUNCH
-from neusight.timeline.operators.repeats import offset_between
+from neusight.timeline.operators.repeats import Offset, Repeat
 from neusight.timeline.scheduler import GRAPH_LAUNCH
 from neusight.timeline.spans import AUTOGRAD, MAIN, HostSpan, KernelSpan, StepSpan, Timeline
 
@@ -46,10 +46,10 @@ _FUSED = "inductor::"
 
 
 class _KnownStep(NamedTuple):
-    """A step that was written: its rows behind its frame, and by stream when its first kernel
-    starts and its last one ends after it began."""
+    """A step that was written: how far it is behind the first that it equals, its rows behind its
+    frame, and by stream when its first kernel starts and its last one ends after it began."""
 
-    step: StepSpan
+    offset: Offset
     rows: WrittenRows
     starts: Mapping[int, int]
     ends: Mapping[int, int]
@@ -76,7 +76,7 @@ class HostLanes:
         self._modules = _Modules() if with_modules else None
         self._spans = timeline.host
         self._names: dict[str, str] = {}
-        self._known_steps: dict[int, _KnownStep] = {}  # by the identity of what was recorded
+        self._known_steps: dict[int, _KnownStep] = {}  # by the number of the first that is equal
         self._shown = ShownInputs(timeline.host, is_wanted=record_shapes)
         # By the identities of calls, which the timeline keeps.
         self._inputs: dict[int, str] = {}
@@ -89,7 +89,7 @@ class HostLanes:
         self._launched: dict[int, list[KernelSpan]] = {}
         self._forward: dict[int, int | None] = {}
 
-    def step(self, step: StepSpan) -> None:
+    def step(self, step: StepSpan, repeat: Repeat) -> None:
         """All of a step: its frame, its spans in order, the annotations over its kernels."""
         self._step_id, start, end = self._log.new_id(), step.start_ns, step.end_ns - APART_NS
         if name := step_name(step, self._step_names):
@@ -97,25 +97,21 @@ class HostLanes:
             self._complete("user_annotation", frame, start, end, self._step_id)
         kernels = self.timeline.kernels[step.first_kernel : step.last_kernel]
         starts = self._device.starts_of(kernels, step.start_ns)
-        if not self._repeat(step, starts):
-            self._write(step, kernels, starts)
-
-    def _repeat(self, step: StepSpan, starts: Mapping[int, int]) -> bool:
-        """Writes a step as one before it, where it is the same but for when it runs."""
-        known = self._known_steps.get(id(step.replay.step))
+        known = self._known_steps.get(repeat.first)
         if known is None or known.starts != starts:
-            return False
-        offset = offset_between(self.timeline, known.step, step)
-        if offset is None:
-            return False
-        time_ns, correlation = offset.time_ns, offset.correlation
-        self._log.repeat(known.rows, time_ns=time_ns, correlation=correlation)
+            self._write(step, repeat, kernels, starts)
+            return
+        self._log.repeat(
+            known.rows,
+            time_ns=repeat.offset.time_ns - known.offset.time_ns,
+            correlation=repeat.offset.correlation - known.offset.correlation,
+        )
         self._device.repeated(known.ends, step.start_ns)
-        return True
 
     def _write(
-        self, step: StepSpan, kernels: tuple[KernelSpan, ...], starts: Mapping[int, int]
-    ) -> None:
+        self, step: StepSpan, repeat: Repeat, kernels: Sequence[KernelSpan],
+        starts: Mapping[int, int],
+    ) -> None:  # fmt: skip
         log, spans, around = self._log, self._spans, (step.start_ns, step.end_ns - APART_NS)
         first_row, begin = log.num_rows(), log.counters()
         self._launched = defaultdict(list)
@@ -131,7 +127,7 @@ class HostLanes:
         if not self._collectives.are_any:  # these count on, too
             rows = WrittenRows(first_row, log.num_rows(), begin, log.counters())
             ends = self._device.ends_of(starts, step.start_ns)
-            self._known_steps[id(step.replay.step)] = _KnownStep(step, rows, starts, ends)
+            self._known_steps[repeat.first] = _KnownStep(repeat.offset, rows, starts, ends)
 
     def _span(self, position: int, span: HostSpan, around: tuple[int, int]) -> None:
         start, end = self._place(position, span, around)

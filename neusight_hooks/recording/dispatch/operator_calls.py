@@ -99,7 +99,7 @@ class OperatorCalls:
         self._functions = functions
         self._tape = tape
         self._mode = mode
-        self._main = threading.get_ident()
+        self._threads = tape.threads
         self._source: OperatorSource | None = None
         self._calls: list[CallEvent] = []  # since the last entry
         self._running: list[int] = []  # the numbers by which their ends are known
@@ -193,7 +193,7 @@ class OperatorCalls:
 
         if self._functions is None:
             return entry_comes
-        return self._functions.with_calls(entry_comes, self._tape.entries)
+        return self._functions.with_calls(entry_comes, self._tape.entries, self._threads)
 
     def _follow_entry(self, key: Key, op: TapedOp | None) -> None:
         """An entry comes that is new, or may be."""
@@ -282,7 +282,7 @@ class OperatorCalls:
         if self.is_answering:
             return False
         token = (self._nodes if is_node else self._operators).get(self._name_of(record), _UNKNOWN)
-        if token is None or (_thread() != self._main and _graph_task() == _NO_GRAPH_TASK):
+        if token is None or (_thread() != self._threads.main and _graph_task() == _NO_GRAPH_TASK):
             return False
         tape = self._tape
         # What compiled code calls is torch's to say, and not the same on a GPU.
@@ -329,7 +329,7 @@ class OperatorCalls:
 
     def _is_in_lane(self) -> bool:
         """Whether this is the program's main thread, or one that runs its backward meanwhile."""
-        return _thread() == self._main or _graph_task() != _NO_GRAPH_TASK
+        return _thread() == self._threads.main or _graph_task() != _NO_GRAPH_TASK
 
     # -- what the recorder says -------------------------------------------------------------------
 

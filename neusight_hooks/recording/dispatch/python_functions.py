@@ -10,7 +10,7 @@ from types import CodeType, FrameType
 import torch
 from torch.autograd import graph
 
-from neusight.recording.call_stack import CallStacks, path_name
+from neusight.recording.call_stack import CallStacks, ProgramThreads, path_name
 from neusight.recording.tape import (
     CPU_WORK,
     CallWriter,
@@ -41,13 +41,15 @@ class PythonFunctions:
         self._keep: list[CodeType] = []
         self._known: dict[tuple[int, ...], TapedFunctions] = {}
 
-    def with_calls(self, write_calls: CallWriter, entries: list[TapeEntry]) -> CallWriter:
+    def with_calls(
+        self, write_calls: CallWriter, entries: list[TapeEntry], threads: ProgramThreads
+    ) -> CallWriter:
         """Writes the functions that run before each entry, then what operators did."""
-        write, main = entries.append, threading.get_ident()
+        write = entries.append
 
         def entry_comes(key: Hashable, op: TapedOp | None) -> None:
             # Before work on the CPU comes to its end, what comes next runs already.
-            if key is not None and key != CPU_WORK and threading.get_ident() == main:
+            if key is not None and key != CPU_WORK and threading.get_ident() == threads.main:
                 in_node = op is not None and bool(op.node)
                 write(self.here(in_node=in_node, at_module=_is_of_module(key)))
             write_calls(key, op)

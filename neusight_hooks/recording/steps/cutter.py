@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from typing import cast
@@ -532,7 +533,7 @@ class StepCutter:
         if counted > wanted and self.on_enough:
             self._steady_steps = None
             self.on_enough()
-        elif counted > wanted:
+        elif counted > wanted and threading.current_thread() is threading.main_thread():
             self.is_stopped = True
             self._raise_again()
 

@@ -710,6 +710,40 @@ def calls_within(signature: OpSignature) -> tuple[Token, ...]:
     return _tokens(_ALWAYS.get(name, "") if by_arguments is None else by_arguments(signature))
 
 
+#: Operators that call an op in a forward pass, outermost first, if it is always these.
+_AROUND: dict[str, str] = {
+    "_to_copy": "to",
+    "_local_scalar_dense": "item",
+    "native_dropout": "dropout",
+    "native_layer_norm": "layer_norm",
+    "native_group_norm": "group_norm",
+    **dict.fromkeys(("cudnn_batch_norm", "native_batch_norm"), "batch_norm _batch_norm_impl_index"),
+    "max_pool2d_with_indices": "max_pool2d",
+    "_adaptive_avg_pool2d": "adaptive_avg_pool2d",
+    "_softmax": "softmax",
+    "_log_softmax": "log_softmax",
+    "nll_loss_forward": "nll_loss_nd nll_loss",
+    **{
+        f"_scaled_dot_product_{kind}_attention": "scaled_dot_product_attention"
+        for kind in ("flash", "efficient", "cudnn")
+    },
+}
+
+
+def calls_around(signature: OpSignature) -> tuple[str, ...]:
+    """The operators that an op lies in, outermost first, of those that need not be recorded to be
+    known.
+
+    >>> calls_around(OpSignature("aten::nll_loss_forward", "", (), ()))
+    ('aten::nll_loss_nd', 'aten::nll_loss')
+    """
+    around = _AROUND.get(_name(signature), "")
+    if signature.op == "aten::convolution":
+        kind = "_transpose" if signature.by_name.get("transposed") else ""
+        around = f"conv{kind}{len(signature.input_tensors[0].shape) - 2}d"
+    return tuple(f"aten::{name}" for name in around.split())
+
+
 @lru_cache(maxsize=1024)
 def _tokens(text: str) -> tuple[Token, ...]:
     """The text in order. A name with `@` has no namespace."""

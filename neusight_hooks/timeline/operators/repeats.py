@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from neusight.timeline.spans import HostSpan, KernelSpan, StepSpan, Timeline
@@ -18,6 +18,28 @@ class Offset(NamedTuple):
     time_ns: int
     position: int
     correlation: int
+
+
+class Repeat(NamedTuple):
+    """Which of some steps is the first that one equals, by number, and how far it is behind that:
+    itself, and not at all, where it equals none before it."""
+
+    first: int
+    offset: Offset
+
+
+def repeats_of(timeline: Timeline, steps: Sequence[StepSpan]) -> list[Repeat]:
+    """How each of these steps repeats another of them."""
+    repeats: list[Repeat] = []
+    firsts: dict[int, int] = {}  # by the identity of what was recorded
+    for number, step in enumerate(steps):
+        first = firsts.get(id(step.replay.step))
+        offset = None if first is None else offset_between(timeline, steps[first], step)
+        if first is None or offset is None:
+            first, offset = number, Offset(0, 0, 0)
+            firsts[id(step.replay.step)] = number
+        repeats.append(Repeat(first, offset))
+    return repeats
 
 
 def offset_between(timeline: Timeline, earlier: StepSpan, later: StepSpan) -> Offset | None:

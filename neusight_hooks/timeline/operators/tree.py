@@ -11,8 +11,15 @@ from itertools import accumulate
 from typing import NamedTuple, Union
 
 from neusight.recording.recording import UNSEEN, WHOLE, Operator, OpSignature, Step
-from neusight.timeline.operators.inner_calls import CLOSE, LAUNCH, Open, Token, calls_within
-from neusight.timeline.operators.repeats import later_kernels, later_spans, offset_between
+from neusight.timeline.operators.inner_calls import (
+    CLOSE,
+    LAUNCH,
+    Open,
+    Token,
+    calls_around,
+    calls_within,
+)
+from neusight.timeline.operators.repeats import Repeat, later_kernels, later_spans, repeats_of
 from neusight.timeline.operators.self_times import BETWEEN_US, self_us
 from neusight.timeline.spans import (
     AUTOGRAD,
@@ -34,26 +41,27 @@ _PARENT = HostSpan._fields.index("parent")
 _GIVEN_SHARE = 0.5
 
 
-def with_operators(timeline: Timeline, steps: Sequence[StepSpan]) -> Timeline:
-    """These steps of a timeline, with their operators; its times are those of all of it."""
+def with_operators(
+    timeline: Timeline, steps: Sequence[StepSpan], repeats: Sequence[Repeat] | None = None
+) -> Timeline:
+    """These steps of a timeline, with their operators; its times are those of all of it. `repeats`
+    are `repeats_of` them."""
     host: list[HostSpan] = []
     kernels: list[KernelSpan] = []
     shown: list[StepSpan] = []
     plans = _Plans()
-    before: StepSpan | None = None
-    for step in steps:
+    repeats = repeats_of(timeline, steps) if repeats is None else repeats
+    for step, (first, offset) in zip(steps, repeats, strict=True):
         first_host, first_kernel = len(host), len(kernels)
-        offset = None if before is None else offset_between(timeline, before, step)
-        if offset is None:
+        if first == len(shown):
             tree = _StepTree(timeline, step, host, plans)
             tree.write()
             kernels += tree.kernels()
         else:
-            same = shown[-1]
+            same = shown[first]
             offset = offset._replace(position=first_host - same.first_host)
             host += later_spans(host[same.first_host : same.last_host], offset)
             kernels += later_kernels(kernels[same.first_kernel : same.last_kernel], offset)
-        before = step
         shown.append(
             replace(
                 step,
@@ -453,14 +461,17 @@ class _StepTree:
             position = after
 
     def _elsewhere(self, position: int, last: int) -> Iterator[_Group]:
-        """Spans of the program's other threads: what operators call theirs is not recorded."""
+        """Spans of the program's other threads: what operators call theirs is not recorded, so
+        that those are around them that always are."""
         first = self._step.first_host
         while position < last:
             span, after, plan, num_calls = self._old[position], position + 1, None, -1
-            if span.kind == "op":
+            if span.call is not None:
                 after = self._behind(position)
                 num_calls = after - position - 1
-                plan = self._plans.of_op(span, span.name, num_calls, (), ())
+                around = calls_around(span.call.signature)
+                head, ends = [_Begin("operator", name) for name in around], [None] * len(around)
+                plan = self._plans.of_op(span, span.name, num_calls, head, ends)
             if span.kind != "node":
                 yield _Group(position - first, num_calls, after - first, plan, ())
             position = after

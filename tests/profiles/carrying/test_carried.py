@@ -93,6 +93,23 @@ def test_on_another_gpu_kernels_take_what_a_forecast_there_says(target: str) -> 
     assert low < carried.step_latency_us.median < high
 
 
+def test_threads_of_the_program_have_lanes_beside_those_of_autograd() -> None:
+    events = copy.deepcopy(trace())
+    on_host = [event for event in events["traceEvents"] if event.get("pid") == 4000]
+    drawn = next(event for event in on_host if event["name"] == "aten::randn")
+    for event in on_host:
+        if drawn["ts"] <= event["ts"] <= drawn["ts"] + drawn["dur"]:
+            event["tid"] = 77
+
+    carried = carry(read_profile_events(events, source="run", keep_arguments=True), "H100")
+
+    lanes = {(span.name, span.thread) for span in carried.timeline.host}
+    of_randn = {thread for name, thread in lanes if name == "aten::randn"}
+    assert of_randn == {"main", "thread 1"}
+    assert {thread for name, thread in lanes if name.endswith("Backward0")} == {"autograd"}
+    assert ("aten::addmm", "main") in lanes
+
+
 def test_a_faster_gpu_leaves_the_host_its_time() -> None:
     read = profile()
     carried = carry(read, "B200")

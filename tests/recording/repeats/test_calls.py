@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+from compiled_net import quiet
 from torch import nn
+from torch._dynamo.utils import counters
 
 from neusight.fake_cuda.session import fake_cuda
 from neusight.predictors.gpu import find_gpu
@@ -23,6 +25,8 @@ from neusight.timeline.host import PLAIN
 _NEVER = 10_000
 
 _CALLS = 30
+
+_IS_SCALED = False
 
 Program = Callable[[], object]
 
@@ -420,16 +424,26 @@ def test_a_call_that_fails_fails_again() -> None:
     assert failures == ["no output"] * _CALLS
 
 
-def test_a_compiled_model_is_repeated() -> None:
+@pytest.mark.parametrize("backend", ["inductor", "eager"])
+def test_a_compiled_model_runs_each_time(backend: str) -> None:
+    class Scaled(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found = torch.addmm(self.bias, x, self.weight)
+            return found * 3 if _IS_SCALED else found
+
     def program() -> None:
-        model: Any = torch.compile(Net().cuda())
-        evaluated(model)
+        global _IS_SCALED
+        model: Any = torch.compile(Scaled(16, 16).cuda(), backend=backend)
+        for _IS_SCALED in (False, True):  # which guards read, and not the compiled code
+            evaluated(model)
 
-    ran, _ = recorded(program, repeats=False)
-    steps, num_repeated = recorded(program)
+    counters.clear()
+    with quiet():
+        ran, _ = recorded(program, repeats=False)
+        steps, num_repeated = recorded(program)
 
-    # Compiling sets context variables of torch's, so that the second call is the first of its kind.
-    assert num_repeated in (_CALLS - CALLS_RUN - 1, _CALLS - CALLS_RUN)
+    assert num_repeated == 0
+    assert counters["stats"]["unique_graphs"] == 2 * 2
     assert [step.count for step in steps] == [step.count for step in ran]
 
 

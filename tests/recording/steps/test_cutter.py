@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -381,6 +382,27 @@ def test_five_updates_of_the_critic_and_one_of_the_generator_are_one_step(
         assert step_is(forecast) == (
             "5 steps of RMSprop of critic, then one step of RMSprop of generator"
         )
+
+
+def test_a_thread_that_trains_is_not_ended() -> None:
+    done = []
+
+    def train() -> None:
+        net = nn.Linear(8, 8).cuda()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        for number in range(9):
+            update(optimizer, net, data=torch.ones(2, 8, device="cuda"))
+            done.append(number)
+
+    def program() -> None:
+        thread = threading.Thread(target=train)
+        thread.start()
+        thread.join()
+
+    steps, stopped = recorded(program, steady_steps=3)
+
+    assert len(done) == count(steps, "train") == 9
+    assert stopped is None
 
 
 def test_a_script_is_not_ended_before_all_its_optimizers_stepped() -> None:
