@@ -97,8 +97,8 @@ def test_checkpoints_compute_the_forward_again_and_keep_less() -> None:
 
 def test_a_pipeline_is_idle_for_as_many_micro_batches_as_stages_less_one() -> None:
     """Of the others' stages, which have no edge; a micro-batch is sent 3 times, or 7, each way."""
-    layout, edge = Layout(pipeline=4, num_micro_batches=64), ("last", False, GEMM)
-    record = replace(RECORD, kernels=(*RECORD.kernels, edge))
+    layout = Layout(pipeline=4, num_micro_batches=64)
+    record = replace(RECORD, kernels=(*RECORD.kernels, ("last", False, GEMM)))
 
     one, two = PRICER.price(layout, record), PRICER.price(replace(layout, stages_a_rank=2), record)
 

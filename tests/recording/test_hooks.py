@@ -96,7 +96,7 @@ def test_a_module_and_what_compiles_it_have_one_name() -> None:
 
 def test_losses_of_each_step_have_one_name() -> None:
     def program() -> list[nn.Module]:
-        losses = [nn.MSELoss() for _ in range(3)]
+        losses: list[nn.Module] = [nn.MSELoss() for _ in range(3)]
         for loss in losses:
             loss(data(), data())
         return losses
