@@ -26,6 +26,8 @@ _SHARED_BYTES = 16
 _GATHERED_BYTES, _GRADIENT_BYTES, _REDUCED_BYTES = 2, 2, 4
 #: Blocks whose parameters are gathered at once: the one at work, and the next.
 _GATHERED_BLOCKS = 2
+#: Stages of a rank whose parameters the schedules of torch.distributed.pipelining keep gathered.
+_GATHERED_STAGES = 3
 #: Bytes of a gathered parameter that FSDP2 moves beside what links carry: its copy out of the
 #: buffer that was gathered, its gradient into the buffer that is reduced (`split_with_sizes_copy`,
 #: `chunk_cat`), or where gradients are not reduced yet into their sum; and of a rank's own share
@@ -80,6 +82,24 @@ def _edge_parameters(layout: Layout, shape: ModelShape) -> int:
     """Beside blocks, of the stage that has most of them: of a pipeline the first or the last."""
     are_apart = layout.pipeline > 1 and not layout.zero_bubble
     return shape.edge_parameters // layout.tensor // (2 if are_apart else 1)
+
+
+class _Rounds(NamedTuple):
+    """How often a step gathers a rank's parameters, and reduces its gradients."""
+
+    gathers: float
+    reduces: int
+
+
+def _rounds(layout: Layout) -> _Rounds:
+    """A pipeline reduces a stage's gradients once, after its last backward pass; its schedules keep
+    three stages gathered, and of four gather half again for as many micro-batches as it has ranks
+    (torch.distributed.pipelining: `perform_reduce_grad`, and `_add_unshard_reshard`, counted)."""
+    times = layout.num_micro_batches
+    if layout.reshard:
+        return _Rounds(2 * times, 1 if layout.pipeline > 1 else times)
+    again = times / layout.pipeline / 2 if layout.stages_a_rank > _GATHERED_STAGES else 0.0
+    return _Rounds(1 + again, 1)
 
 
 class _Gather(NamedTuple):
@@ -303,14 +323,12 @@ class LayoutPricer:
         sends_us = self._sends_us(layout, record)
         tensor_us = steps * blocks * (sum(times.tensor_us) + tensor_again)
         compute_us = steps * own_us - tensor_us + self._stretched_us(layout, hidden_us)
-        compute_us += self._copied_us(layout, blocks)
+        copied_us = self._copied_us(layout, blocks)
+        compute_us += copied_us
         exposed_us += tensor_us
         bubble_us = 0.0
         if layout.pipeline > 1:
-            idle_us = own_us / layout.stages_a_rank
-            if layout.zero_bubble:
-                idle_us = blocks * (backward - times.products_us) / _ZBV_IDLE
-            bubble_us = (layout.pipeline - 1) * (idle_us + 2.0 * sends_us)
+            bubble_us = self._bubble_us(layout, times, own_us - edges + copied_us / steps, sends_us)
         optimizer_us = self._optimizer_us(layout)
         busy_us = compute_us + exposed_us + bubble_us + optimizer_us
         everyone = self._collective("all_reduce", 4, layout.world_size, 1)
@@ -327,6 +345,20 @@ class LayoutPricer:
             exposed_us=exposed_us, bubble_us=bubble_us, optimizer_us=optimizer_us,
             straggler_us=straggler_us, loading_us=loading_us,
         )  # fmt: skip
+
+    def _bubble_us(
+        self, layout: Layout, times: BlockTimes, stage_us: float, sends_us: float
+    ) -> float:
+        """How long the slowest rank of a pipeline has nothing to do: while the others' stages,
+        which take `stage_us` a micro-batch, begin and end. A micro-batch goes through all stages
+        then, and no other hides what it takes from one to the next."""
+        others, hops = layout.pipeline - 1, layout.pipeline * layout.stages_a_rank - 1
+        if layout.zero_bubble:
+            blocks, hops = self.shape.num_blocks / layout.pipeline, others
+            return others * blocks * (times.block[1] - times.products_us) / _ZBV_IDLE + (
+                2.0 * hops * sends_us
+            )
+        return others * stage_us / layout.stages_a_rank + 2.0 * hops * sends_us
 
     def _found(
         self,
@@ -381,24 +413,37 @@ class LayoutPricer:
         if layout.offload:
             copied = self.shape.block_parameters / layout.tensor / layout.sharers * _OFFLOADED_BYTES
             gather, reduce = (us + self._copy_us(copied) for us in (gather, reduce))
-        edge_us = self._us("all_gather", edge * _GATHERED_BYTES, layout.sharers, layout.tensor)
-        edge_us += self._us("reduce_scatter", edge * _REDUCED_BYTES, layout.sharers, layout.tensor)
+        edge_gather, edge_reduce = (
+            self._us(kind, edge * num_bytes, layout.sharers, layout.tensor)
+            for kind, num_bytes in (
+                ("all_gather", _GATHERED_BYTES),
+                ("reduce_scatter", _REDUCED_BYTES),
+            )
+        )
         times_each = layout.num_micro_batches if layout.reshard else 1
+        reduces_beside = 0.0 if layout.pipeline > 1 else reduce
         in_forward = max(0.0, gather - forward)
         gathers_again = gather if layout.reshard else 0.0
-        in_backward = max(0.0, gathers_again + reduce - backward)
-        exposed = times_each * (blocks * (in_forward + in_backward) + edge_us)
-        exposed += times_each * (gather + reduce)  # nothing hides the first and the last
-        hidden = times_each * blocks * (gather + gathers_again + reduce) - times_each * blocks * (
-            in_forward + in_backward
-        )
+        in_backward = max(0.0, gathers_again + reduces_beside - backward)
+        # Nothing hides the first and the last.
+        exposed = times_each * (blocks * (in_forward + in_backward) + edge_gather + gather)
+        hidden = times_each * blocks * (gather + gathers_again + reduces_beside)
+        hidden -= times_each * blocks * (in_forward + in_backward)
+        hidden += max(0.0, _rounds(layout).gathers - 2 * times_each) * blocks * gather
+        if layout.pipeline > 1:
+            # Beside the first stage's gradients those of the last are on the way, if not its only.
+            edges = 2 if layout.stages_a_rank > 1 and not layout.zero_bubble else 1
+            at_end = blocks * reduce + edges * edge_reduce
+            room, exposed = 0.0, exposed + at_end
+        else:
+            at_end, room = 0.0, blocks * backward
+            exposed += times_each * (edge_reduce + reduce)
         if layout.replicate > 1:
             block = self.shape.block_parameters / layout.tensor
             own = (blocks * block + edge) * _REDUCED_BYTES // layout.sharers
             stride = layout.tensor * layout.sharers
             sums = self._us("all_reduce", int(own), layout.replicate, stride)
-            room = blocks * backward
-            exposed += max(0.0, sums - room) + min(sums, room) / max(1.0, blocks)
+            exposed += max(0.0, sums - room - at_end) + min(sums, room + at_end) / max(1.0, blocks)
             hidden += min(sums, room)
         return max(0.0, hidden), exposed
 
@@ -408,7 +453,7 @@ class LayoutPricer:
         edge = _edge_parameters(layout, self.shape)
         all_of_it = edge + blocks * sum(one.parameters for one in _gathers(layout, self.shape))
         own = (edge + blocks * self.shape.block_parameters / layout.tensor) / layout.sharers
-        reduces, gathers = (steps, 2 * steps) if layout.reshard else (1, 1)
+        gathers, reduces = _rounds(layout)
         moved = gathers * (_COPY_OUT_BYTES * all_of_it + _OWN_GATHER_BYTES * own)
         moved += reduces * (_COPY_IN_BYTES * all_of_it + _OWN_REDUCE_BYTES * own)
         moved += (steps - reduces) * _SUM_BYTES * all_of_it

@@ -96,13 +96,37 @@ def test_checkpoints_compute_the_forward_again_and_keep_less() -> None:
 
 
 def test_a_pipeline_is_idle_for_as_many_micro_batches_as_stages_less_one() -> None:
-    layout = Layout(pipeline=4, num_micro_batches=64)
-    own_us = 2 * 300.0
+    """Of the others' stages, which have no edge; a micro-batch is sent 3 times, or 7, each way."""
+    layout, edge = Layout(pipeline=4, num_micro_batches=64), ("last", False, GEMM)
+    record = replace(RECORD, kernels=(*RECORD.kernels, edge))
 
-    one, two = PRICER.price(layout, RECORD), PRICER.price(replace(layout, stages_a_rank=2), RECORD)
+    one, two = PRICER.price(layout, record), PRICER.price(replace(layout, stages_a_rank=2), record)
 
-    assert one.bubble_us == pytest.approx(3 * own_us + 6 * 1.0)
-    assert two.bubble_us == pytest.approx(3 * own_us / 2 + 6 * 1.0)
+    stage_us = one.compute_us / 64 - 100.0
+    assert one.bubble_us == pytest.approx(3 * stage_us + 6 * 1.0)
+    assert two.bubble_us == pytest.approx(3 * stage_us / 2 + 14 * 1.0)
+
+
+def test_a_pipeline_waits_for_the_reduction_of_its_gradients() -> None:
+    """A gather of the edge and a block, and four reductions; of several stages two edges."""
+    layout = Layout(pipeline=2, shard=4, reshard=False, num_micro_batches=64)
+
+    prices = [PRICER.price(replace(layout, stages_a_rank=count), RECORD) for count in (1, 2)]
+    alone = PRICER.price(replace(layout, pipeline=1, shard=8), RECORD)
+
+    assert [price.exposed_us for price in prices] == [1.0 + 1.0 + 4 + 1, 1.0 + 1.0 + 4 + 2]
+    assert alone.exposed_us == 1.0 + 1.0 + 1.0 + 1.0
+
+
+def test_a_fourth_stage_of_a_rank_is_gathered_again() -> None:
+    layout = Layout(pipeline=2, stages_a_rank=2, reshard=False, num_micro_batches=8)
+
+    two, four = (
+        PRICER.price(replace(layout, stages_a_rank=count), RECORD).compute_us for count in (2, 4)
+    )
+
+    own = SHAPE.num_parameters // 2
+    assert four - two == pytest.approx(8 / 2 / 2 * (4 + 10) * own / BYTES_A_US)
 
 
 def test_a_pipeline_without_bubbles_waits_for_half_of_the_gradients_of_activations() -> None:

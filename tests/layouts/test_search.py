@@ -172,10 +172,19 @@ SHAPE = ModelShape("Model", 8, 16, 16, 1000, 1000, has_stages=True)
 GPU = find_gpu("H100")
 
 
+REQUEST = SearchRequest(
+    "", SHAPE, StepLoad(8192, 128), (GPU,), (8,), find_predictor(None), 8, 2.0, 1
+)
+
+
 def in_turn(
     work: Callable[[LayoutPrice], object], items: Sequence[LayoutPrice], *, at_once: int
 ) -> Iterator[tuple[int, object]]:
     yield from enumerate(map(work, items))
+
+
+def short(price: LayoutPrice, layout: Layout) -> LayoutPrice:
+    return dataclasses.replace(price, layout=layout, step_us=10.0)
 
 
 def test_the_best_are_as_long_as_their_scripts_take_for_a_few_micro_batches() -> None:
@@ -184,23 +193,28 @@ def test_the_best_are_as_long_as_their_scripts_take_for_a_few_micro_batches() ->
         dataclasses.replace(PRICE, layout=layout, step_us=100.0 + n)
         for n, layout in enumerate(layouts)
     ]
-    request = SearchRequest(
-        "", SHAPE, StepLoad(8192, 128), (GPU,), (8,), find_predictor(None), 8, 2.0, 1
-    )
     problems: dict[str, None] = {}
-
-    def short(price: LayoutPrice, layout: Layout) -> LayoutPrice:
-        return dataclasses.replace(price, layout=layout, step_us=10.0)
 
     def run(price: LayoutPrice) -> float | str:
         assert price.layout.num_micro_batches == 2
         return {1: 12.0, 2: 11.0}.get(price.layout.micro_batch, "failed: out of luck")
 
-    found = with_runs(request, in_turn, run, short, prices, problems, lambda text: None)
+    found = with_runs(REQUEST, in_turn, run, short, prices, problems, lambda text: None)
 
     assert [round(price.step_us, 3) for price in found] == [111.1, 120.0, 102.0, 103.0]
     assert [price.corrected_us is None for price in found] == [False, False, True, True]
     assert list(problems) == [f"{layouts[2].title} was not run whole: failed: out of luck"]
+
+
+def test_a_pipeline_takes_longer_by_what_a_few_micro_batches_take_longer() -> None:
+    layout = Layout(pipeline=2, stages_a_rank=4, num_micro_batches=32)
+    price = dataclasses.replace(PRICE, layout=layout, step_us=100.0)
+    lines: list[str] = []
+
+    [found] = with_runs(REQUEST, in_turn, lambda few: 12.0, short, [price], {}, lines.append)
+
+    assert found.step_us == pytest.approx(102.0)
+    assert lines == [f"ran {dataclasses.replace(layout, num_micro_batches=2).title} whole: +20.0%"]
 
 
 SMALL = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "vocab_size": 1024,
