@@ -15,8 +15,8 @@ from neusight.recording.recorder import Recorder
 from neusight.recording.recording import Alloc, Free, OpCall
 from recorded_programs import entries_of
 
-#: Compiled for 64 elements, of which it reads half of a larger buffer in three loops, and a table as
-#: a whole.
+#: Compiled for 64 elements, of which it reads half of a larger buffer in three loops, and a table
+#: as a whole.
 KERNEL = FusedKernel(
     "triton_poi_fused_add_0",
     "pointwise",
