@@ -154,6 +154,8 @@ CASES = (
     Case("TRL", "trl", "FSDP2 (SFTTrainer)", (*_FOUR, "with_trl.py", "fsdp2"), _FSDP2, _ALL),
     Case("litgpt", "litgpt", "FSDP1 (pretrain)", (*_FOUR, "with_litgpt.py"), _FSDP1,
          _ALL // 2),
+    Case("torchtune", "torchtune", "FSDP2 (recipe full_finetune_distributed)",
+         (*_FOUR, "with_torchtune.py"), _fsdp(_ALL), _ALL // 2),  # the root's parameters too
     Case("Megatron-Core", "megatron-core", "tensor 2, distributed optimizer",
          (*_FOUR, "with_megatron_core.py", "--tp", "2"),
          {"all_gather": _MEGATRON_TP, "reduce_scatter": _MEGATRON_TP,
@@ -190,8 +192,6 @@ CASES = (
 
 #: Frameworks without a row of their own, and why.
 NOT_RUN = {
-    "torchtune": "its release 0.6.1 imports torchao.dtypes.nf4tensor, which torchao 0.18 does not "
-    "have, without a forecast too",
     "Composer, llm-foundry": "cannot be imported: they need torchvision with its compiled "
     "operators, and pip has none for a CPU build of this torch",
     "nanotron": "modules of its release 0.4 import each other in a circle, without a forecast too",

@@ -118,7 +118,10 @@ def _torchtitan(row: dict[str, str]) -> Run:
         size = row["model"].rpartition("-")[2].lower()
         how = (*how, "--tensor", "8", "--size", f"llama3-{size}")
         how = (*how, *(("--async-tensor",) if "AsyncTP" in row["notes"] else ()))
-    gpu = "H200" if "H200" in row["gpu"] else _TORCHTITAN_GPU
+    gpu = _TORCHTITAN_GPU
+    if "H200" in row["gpu"]:
+        gpu, version = "H200", "2.8"  # June 2025
+        how = (*how, "--compile-loss")
     return Run("llama.py", (*shape, *how), gpu, int(row["n_gpus"]), "", version)
 
 
