@@ -92,7 +92,7 @@ class Processes:
         self._steady_since: dict[Number, float] = {}
         self._num_started = 0
         self._ops_before = 0
-        self._is_reported = False
+        self._is_reported = self._is_reporting = False
         self._began = _monotonic()
 
     def open(
@@ -181,7 +181,7 @@ class Processes:
             self.process, _ = self.folder.begin(process)
         except FileNotFoundError:  # the forecast is over
             return
-        self._is_reported = False
+        self._is_reported = self._is_reporting = False
         self._num_started, self._began = 0, _monotonic()
         self._ops_before = self._num_ops
         if self.recorder is not None:
@@ -197,7 +197,8 @@ class Processes:
 
     def _on_report_signal(self, number: int, frame: FrameType | None) -> None:
         """The handler of _REPORT, and of SIGTERM, which ends this process then."""
-        if self.recorder is not None and self.recorder.mode.is_inside:
+        is_inside = self.recorder is not None and self.recorder.mode.is_inside
+        if is_inside or self._is_reporting:
             _thread.start_new_thread(_again, (number,))
             return
         with contextlib.suppress(Exception):
@@ -220,8 +221,16 @@ class Processes:
         it ends itself."""
         if self.process is None or self.folder is None or self._is_reported:
             return
+        self._is_reporting = True
+        try:
+            self._put_result(self.folder, self.process, is_steady)
+            self._is_reported = True
+        finally:
+            self._is_reporting = False
+
+    def _put_result(self, folder: RunFolder, process: StartedProcess, is_steady: bool) -> None:
         result = ProcessResult(
-            self.process,
+            process,
             num_ops=self._num_ops - self._ops_before,
             is_steady=is_steady,
             seconds=_monotonic() - self._began,
@@ -231,8 +240,7 @@ class Processes:
             if not is_steady:
                 self.recorder.cutter.finish()
             result = replace(result, recording=self._recording())
-        self.folder.put(result)
-        self._is_reported = True
+        folder.put(result)
 
     def fail(self, text: str) -> None:
         """This process failed, in words."""

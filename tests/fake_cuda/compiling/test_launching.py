@@ -15,12 +15,17 @@ from neusight.recording.recorder import Recorder
 from neusight.recording.recording import Alloc, Free, OpCall
 from recorded_programs import entries_of
 
-#: Compiled for 64 elements, of which it reads half of a larger buffer and a table as a whole.
+#: Compiled for 64 elements, of which it reads half of a larger buffer in three loops, and a table
+#: as a whole.
 KERNEL = FusedKernel(
     "triton_poi_fused_add_0",
     "pointwise",
     (("x", 64),),
-    (TouchedBuffer("in_ptr0", 32), TouchedBuffer("in_ptr1", None), TouchedBuffer("out_ptr0", 64)),
+    (
+        TouchedBuffer("in_ptr0", 32, 3),
+        TouchedBuffer("in_ptr1", None),
+        TouchedBuffer("out_ptr0", 64),
+    ),
 )
 
 
@@ -46,6 +51,7 @@ def test_bytes_are_those_of_the_call() -> None:
     assert [(call["bytes_read"], call["bytes_written"]) for call in launches] == [
         (4 * (32 + 10), 4 * 64), (4 * (64 + 10), 4 * 128), (4 * (64 + 10), 4 * 128),
     ]  # fmt: skip
+    assert [call["bytes_read_again"] for call in launches] == [2 * 4 * 32, 2 * 4 * 64, 2 * 4 * 64]
     assert launches[1] is launches[2]
 
 

@@ -47,11 +47,16 @@ def test_each_rank_gets_its_part_of_what_all_give(rank: int) -> None:
         dist.reduce_scatter_tensor(scattered, counts)
         parts = [torch.empty_like(scattered) for _ in range(4)]
         dist.all_gather(parts, scattered)
-        return [gathered.tolist(), exchanged.tolist(), scattered.tolist(), parts[3].tolist()]
+        received = [torch.empty_like(scattered) for _ in range(4)]
+        dist.all_to_all(received, [*counts.chunk(4)])
+        return [
+            gathered.tolist(), exchanged.tolist(), scattered.tolist(), parts[3].tolist(),
+            torch.cat(received).tolist(),
+        ]  # fmt: skip
 
     own = [2 * rank, 2 * rank + 1]
     fourfold = [4 * one for one in own]
-    assert found(rank, program) == [[0, 1] * 4, own * 4, fourfold, fourfold]
+    assert found(rank, program) == [[0, 1] * 4, own * 4, fourfold, fourfold, own * 4]
 
 
 def test_what_others_send_by_unequal_shares_is_not_known() -> None:

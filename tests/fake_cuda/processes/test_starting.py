@@ -18,6 +18,7 @@ import torch
 
 import neusight
 from neusight.predictors.errors import HangError
+from neusight.recording.steps.cutter import StepCutter
 from neusight.session import NoCudaWorkWarning
 
 FORK = multiprocessing.get_context("fork")
@@ -106,6 +107,26 @@ def test_workers_of_a_pool_report_when_it_ends_and_where_it_goes_on(is_open: boo
     pool.join()
 
     assert ops_of(forecast) == 10
+
+
+def test_a_child_that_is_ended_while_it_reports_reports_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole, program, begun = StepCutter.finish, os.getpid(), []
+
+    def finish(cutter: StepCutter) -> None:
+        if os.getpid() == program:
+            whole(cutter)
+        elif not begun:
+            begun.append(cutter)
+            os.kill(os.getpid(), signal.SIGTERM)
+            whole(cutter)
+
+    monkeypatch.setattr(StepCutter, "finish", finish)
+    with neusight.forecast_on("H100") as forecast:
+        run_forked(work, 3)
+
+    assert ops_of(forecast) == 6
 
 
 def test_workers_of_an_executor_report() -> None:

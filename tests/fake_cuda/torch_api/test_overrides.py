@@ -107,8 +107,14 @@ def test_grouped_heads_and_masks_run() -> None:
                             attn_mask=uneven).shape)
         )  # fmt: skip
 
-    calls("A100", program)
+    biases = [
+        call.signature.by_name.get("attn_bias")
+        for call in calls("A100", program)
+        if call.signature.op == "aten::_scaled_dot_product_efficient_attention"
+    ]
     assert shapes == [(2, 8, 128, 64)] * 3
+    rows = [bias.stride[-2] for bias in biases if isinstance(bias, TensorSpec)]
+    assert rows == [128, 112]  # padded to a multiple of 16
 
 
 def test_a_choice_of_attention_is_a_question_to_the_gpu() -> None:

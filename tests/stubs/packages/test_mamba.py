@@ -11,6 +11,7 @@ import torch
 from stub_calls import BF16, Case, assert_as_before, cuda
 
 import neusight
+from neusight.recording.recording import OpCall, TensorSpec
 
 F32 = torch.float32
 
@@ -71,6 +72,25 @@ def test_a_last_state_comes_with_the_result_where_it_is_asked_for() -> None:
         )()  # fmt: skip
 
     assert (out.shape, last.shape) == ((2, 8, 32), (2, 8, 4))
+
+
+def test_a_layer_scans_steps_of_each_channel() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        mamba = importlib.import_module("mamba_ssm").Mamba(64, device="cuda")
+        mamba(cuda(2, 32, 64, dtype=F32))
+
+    calls = (entry for step in forecast.recording.steps for entry in step.entries)
+    (given,) = (
+        call.signature.by_name
+        for call in calls
+        if isinstance(call, OpCall) and call.signature.op == "mamba_ssm::selective_scan"
+    )
+    batch, channels, steps, states = 2, 128, 32, 16
+    assert given["delta"] == TensorSpec(  # of [channels, batch, steps]
+        (batch, channels, steps), (steps, batch * steps, 1), "float32", "cuda"
+    )
+    of_steps = TensorSpec((batch, states, steps), (states * steps, steps, 1), "float32", "cuda")
+    assert given["B"] == given["C"] == of_steps
 
 
 def test_other_activations_are_refused_as_by_the_package() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -29,6 +30,7 @@ def test_a_wait_is_an_error_where_the_program_wants_to_know_of_waits() -> None:
 def test_settings_are_read_back_and_are_reset_in_the_next_forecast() -> None:
     from torch.cuda import tunable
 
+    core: Any = torch._C
     for _ in range(2):
         with neusight.forecast_on("H100") as forecast:
             torch.ones(8, device="cuda").relu_()
@@ -36,6 +38,7 @@ def test_settings_are_read_back_and_are_reset_in_the_next_forecast() -> None:
             tunable.enable()
             tunable.set_max_tuning_iterations(3)
             assert (tunable.is_enabled(), tunable.get_max_tuning_iterations()) == (True, 3)
+            assert core._cuda_get_cudnn_benchmark_limit() == 10
             plans = torch.backends.cuda.cufft_plan_cache
             assert (plans.max_size, plans.size) == (4096, 0)
             plans.max_size = 10
