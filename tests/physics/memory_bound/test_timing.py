@@ -559,3 +559,10 @@ def test_an_error_function_in_16_bits_takes_longer_than_its_bytes(
     assert memory_bound_timing(kernel, find_gpu("H200")).time_us == pytest.approx(
         measured_us, rel=0.15
     )
+
+
+def test_a_kernel_of_a_type_that_nobody_knows_has_a_price() -> None:
+    """Of a recording that another release wrote, or that is damaged."""
+    kernel = rows_kernel((KernelClass.ELEMENTWISE, "relu"), 1, 4096)
+
+    assert time_us(replace(kernel, dtype="float9")) > 0.0
