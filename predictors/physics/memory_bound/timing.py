@@ -154,7 +154,7 @@ def _cat_launch_us(kernel: Kernel, gpu: GPU) -> float:
     """What it takes to launch the CTAs of a cat, those that find nothing to do included."""
     if not kernel.num_parts or kernel.layout not in _CATS_OF_VECTORS or gpu.vendor != "nvidia":
         return 0.0
-    item = DTYPE_BYTES.get(kernel.dtype, 1)
+    item = DTYPE_BYTES.get(kernel.dtype, 1.0)
     load_bytes = 8 if item == 2 and kernel.layout == "channels_last" else 16
     threads = -(-kernel.widest_part // max(1.0, load_bytes / item))
     of_tensor = min(-(-threads // _THREADS), _CAT_CTAS_OF_SM * gpu.num_sms)
