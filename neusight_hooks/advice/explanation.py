@@ -203,7 +203,8 @@ def _size_as_text(kernel: Kernel) -> str:
         )
     if isinstance(size, CollectiveSize):
         return f"{kernel.name} of {bytes_text(size.num_bytes)} among {size.world_size} ranks"
-    return f"{kernel.name} of {size.rows:,} x {size.width:,} elements"
+    parts = f"{kernel.num_parts} tensors, " if kernel.num_parts else ""
+    return f"{kernel.name} of {parts}{size.rows:,} x {size.width:,} elements"
 
 
 def _algorithm_text(kernel: Kernel, estimate: Estimate, gpu: GPU) -> str:

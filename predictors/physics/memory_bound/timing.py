@@ -98,13 +98,14 @@ def memory_bound_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
     memory_us = _memory_us(kernel, kind, gpu)
     compute_us = max(_arithmetic_us(kernel, gpu), kernel.num_steps * gpu.floor_us)
     floor_us = gpu.floor_us * kind.floor_factor + _CTA_CLOCKS / gpu.clock_hz * 1e6
-    time_us = floor_us + smooth_maximum(*memory_us, compute_us) + shared_columns_us(kernel, gpu)
-    launch = geometry_of(
-        kernel.kernel_class, gpu, num_ctas=_num_ctas(kernel), threads_per_cta=_THREADS
-    )
+    launch_us = _cat_ctas(kernel, gpu) * _CAT_CTA_CLOCKS / gpu.clock_hz * 1e6
+    time_us = floor_us + smooth_maximum(*memory_us, compute_us, launch_us)
+    time_us += shared_columns_us(kernel, gpu)
+    num_ctas = _cat_ctas(kernel, gpu) or _num_ctas(kernel)
+    launch = geometry_of(kernel.kernel_class, gpu, num_ctas=num_ctas, threads_per_cta=_THREADS)
     return PhysicalTime(
         time_us=time_us,
-        bound=_bound(max(memory_us), compute_us, floor_us),
+        bound=_bound(max(memory_us), compute_us, max(floor_us, launch_us)),
         spread=_spread(kernel, time_us),
         num_ctas=launch.num_ctas,
         threads_per_cta=launch.threads_per_cta,
@@ -119,7 +120,7 @@ def _memory_us(kernel: Kernel, kind: MemoryKind, gpu: GPU) -> tuple[float, ...]:
     is_filled = kind.extra_reads and fills_sms(kernel, gpu)
     if is_cudnn_batch_norm(kernel, gpu) and rows_us and not is_filled:
         return issue_us, _queued(dram_us, rows_us), elements_us
-    return issue_us, dram_us, elements_us, rows_us, _cat_launch_us(kernel, gpu)
+    return issue_us, dram_us, elements_us, rows_us
 
 
 def _queued(dram_us: float, rows_us: float) -> float:
@@ -148,17 +149,6 @@ def _long_stream(num_bytes: float, gpu: GPU) -> float:
         return 1.0
     ratio = num_bytes / _LONG_STREAM_BYTES
     return 1.0 + _LONG_STREAM_GAIN * ratio * ratio / (1.0 + ratio * ratio)
-
-
-def _cat_launch_us(kernel: Kernel, gpu: GPU) -> float:
-    """What it takes to launch the CTAs of a cat, those that find nothing to do included."""
-    if not kernel.num_parts or kernel.layout not in _CATS_OF_VECTORS or gpu.vendor != "nvidia":
-        return 0.0
-    item = DTYPE_BYTES.get(kernel.dtype, 1.0)
-    load_bytes = 8 if item == 2 and kernel.layout == "channels_last" else 16
-    threads = -(-kernel.widest_part // max(1.0, load_bytes / item))
-    of_tensor = min(-(-threads // _THREADS), _CAT_CTAS_OF_SM * gpu.num_sms)
-    return kernel.num_parts * of_tensor * _CAT_CTA_CLOCKS / gpu.clock_hz * 1e6
 
 
 def _kind_on(kernel: Kernel, gpu: GPU) -> MemoryKind:
@@ -229,6 +219,17 @@ def _spread(kernel: Kernel, time_us: float) -> float:
     if time_us < _SHORT_US or kernel.kernel_class in _IRREGULAR:
         return _WIDE_SPREAD
     return _ROWS_SPREAD if kernel.kernel_class in _OF_ROWS else _SPREAD
+
+
+def _cat_ctas(kernel: Kernel, gpu: GPU) -> int:
+    """The CTAs of a cat by vectors, those that find nothing to do included; 0 of other kernels."""
+    if not kernel.num_parts or kernel.layout not in _CATS_OF_VECTORS or gpu.vendor != "nvidia":
+        return 0
+    item = DTYPE_BYTES.get(kernel.dtype, 1.0)
+    load_bytes = 8 if item == 2 and kernel.layout == "channels_last" else 16
+    of_cta = _THREADS * max(1, int(load_bytes / item))
+    of_tensor = -(-kernel.widest_part // of_cta)
+    return kernel.num_parts * min(of_tensor, _CAT_CTAS_OF_SM * gpu.num_sms)
 
 
 def _num_ctas(kernel: Kernel) -> int:

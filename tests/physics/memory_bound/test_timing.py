@@ -530,8 +530,11 @@ def test_each_tensor_of_a_cat_has_as_many_ctas_as_the_widest(
         bytes_read=num_bytes, bytes_written=num_bytes, variant="cat", num_parts=tensors,
         widest_part=widest,
     )  # fmt: skip
+    timing = memory_bound_timing(kernel, find_gpu(gpu))
 
-    assert time_us(kernel, gpu) == pytest.approx(measured_us, rel=0.15)
+    assert timing.time_us == pytest.approx(measured_us, rel=0.15)
+    assert timing.bound == "launch"
+    assert timing.num_ctas == tensors * min(-(-widest // 512), 32 * 132)  # as the profiles say
 
 
 def test_steps_that_need_each_other_take_a_kernel_each_however_little_they_move() -> None:
