@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -209,7 +209,7 @@ class _Task:
     trace: Path | None
     torch: str = ""
     is_rehearsal: bool = False
-    #: What prices it where the caller names no predictor.
+    #: What prices it; None: the default.
     predictor: str | None = None
 
 
@@ -239,17 +239,19 @@ def validate(
     chosen = [task for task in tasks if not only or task.name in only]
     left_out = [text for text in left_out if not only or text.partition(":")[0] in only]
     seen = False
+    if predictor is not None or calibration is not None:  # which corrects one predictor alone
+        chosen = [replace(task, predictor=predictor) for task in chosen]
     if calibration is not None:
         fitted = Calibration.load(calibration)
         seen = place.resolve().name in fitted.source.get("files", ())
         for task in chosen:  # before minutes of forecasting
-            fitted.applied_to(find_predictor(predictor or task.predictor), find_gpu(task.gpu))
+            fitted.applied_to(find_predictor(predictor), find_gpu(task.gpu))
     rows: list[WorkloadScore] = []
     predictors: dict[str, None] = {}
     for number, task in enumerate(chosen, start=1):
         progress(f"{number} of {len(chosen)}: {task.name}")
         try:
-            forecast = _forecast_of(task, predictor or task.predictor, calibration)
+            forecast = _forecast_of(task, calibration)
             rows.append(_score(task, forecast))
             predictors[forecast.predictor_name] = None
         except NeusightError as error:
@@ -263,7 +265,7 @@ def validate(
         predictor=", ".join(predictors),
         rows=tuple(rows),
         left_out=tuple(left_out),
-        notes=tuple(_notes(chosen, seen=seen, named=predictor is not None)),
+        notes=tuple(_notes(chosen, seen=seen, burst=predictor is None)),
     )
 
 
@@ -374,11 +376,11 @@ def _script(name: str, beside: Path, scripts: Path | None) -> Path | None:
 # -- forecast and score --------------------------------------------------------------------------
 
 
-def _forecast_of(task: _Task, predictor: str | None, calibration: str | Path | None) -> Forecast:
+def _forecast_of(task: _Task, calibration: str | Path | None) -> Forecast:
     """The workload's forecast, recorded in a process of its own so that one failure loses none."""
     options = ProgramOptions(
         steps=_STEPS,
-        predictor=predictor,
+        predictor=task.predictor,
         calibration=None if calibration is None else str(Path(calibration).resolve()),
         host=task.host,
         quiet=True,
@@ -429,7 +431,7 @@ def _operator_error(row: ComparisonRow) -> OperatorError:
     )
 
 
-def _notes(tasks: Sequence[_Task], *, seen: bool, named: bool) -> Iterator[str]:
+def _notes(tasks: Sequence[_Task], *, seen: bool, burst: bool) -> Iterator[str]:
     from importlib.metadata import version
 
     if any(task.is_rehearsal for task in tasks):
@@ -441,7 +443,7 @@ def _notes(tasks: Sequence[_Task], *, seen: bool, named: bool) -> Iterator[str]:
     others = sorted({task.torch.partition("+")[0] for task in tasks if task.torch} - {here})
     if others:
         yield f"measured with torch {', '.join(others)}, forecast with {here}"
-    if not named and any(task.predictor == _BURST for task in tasks):
+    if burst and any(task.predictor == _BURST for task in tasks):
         yield f"runs of less than {_BURST_S:.0f} s are priced at the clocks of a burst"
     if any(task.host == "profiled" for task in tasks):
         yield "steps of traces were measured under the profiler, and are forecast so"

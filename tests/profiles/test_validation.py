@@ -147,7 +147,8 @@ def test_a_run_of_seconds_is_priced_at_the_clocks_of_a_burst(
 def test_a_calibration_is_applied_and_said_to_have_seen_the_folder(
     tmp_path: Path, forecast: Forecast
 ) -> None:
-    folder = folder_of(tmp_path / "h100", forecast, workload_of(forecast))
+    short = replace(workload_of(forecast), arguments={"width": 128, "steps": 20})
+    folder = folder_of(tmp_path / "h100", forecast, short)
     neusight.calibrate(folder).save(tmp_path / "c.json")
 
     found = validate(folder, calibration=tmp_path / "c.json")
