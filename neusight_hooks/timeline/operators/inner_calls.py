@@ -738,7 +738,7 @@ def calls_around(signature: OpSignature) -> tuple[str, ...]:
     ('aten::nll_loss_nd', 'aten::nll_loss')
     """
     around = _AROUND.get(_name(signature), "")
-    if signature.op == "aten::convolution":
+    if signature.op == "aten::convolution" and signature.input_tensors:
         kind = "_transpose" if signature.by_name.get("transposed") else ""
         around = f"conv{kind}{len(signature.input_tensors[0].shape) - 2}d"
     return tuple(f"aten::{name}" for name in around.split())
