@@ -112,7 +112,8 @@ def test_workers_of_a_pool_report_when_it_ends_and_where_it_goes_on(is_open: boo
 def test_a_child_that_is_ended_while_it_reports_reports_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    whole, program, begun = StepCutter.finish, os.getpid(), []
+    whole, program = StepCutter.finish, os.getpid()
+    begun: list[StepCutter] = []
 
     def finish(cutter: StepCutter) -> None:
         if os.getpid() == program:
