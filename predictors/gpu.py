@@ -177,6 +177,11 @@ class GPU:
         )
 
     @property
+    def nvidia_major(self) -> int:
+        """The major compute capability of an NVIDIA GPU; 0 of AMD's, which are gfx versions."""
+        return self.compute_capability[0] if self.vendor == "nvidia" else 0
+
+    @property
     def clock_hz(self) -> float:
         """Boost clock in Hz."""
         return self.boost_clock_mhz * 1e6

@@ -400,7 +400,7 @@ class StepPrices:
         self._attention: dict[tuple[object, ...], float] = {}
         self._scans: dict[tuple[RecurrentLayer, int, bool], float] = {}
         self._gaps_us = program.num_launches * host.kernel_gap_us
-        self._shares_heads = gpu.compute_capability[0] >= _PACKS_SINCE or gpu.vendor != "nvidia"
+        self._shares_heads = gpu.nvidia_major >= _PACKS_SINCE or gpu.vendor != "nvidia"
 
     def __call__(self, batch: StepBatch) -> StepCost:
         """Microseconds of the step and what bounds it."""
@@ -596,7 +596,7 @@ class StepPrices:
     ) -> Kernel:
         name = "flash_attention"
         if self.engine.name == "vllm":
-            if self.gpu.compute_capability[0] >= _PACKS_SINCE and self.gpu.vendor == "nvidia":
+            if self.gpu.nvidia_major >= _PACKS_SINCE:
                 name = "flash_attention_3"
         else:
             name = layer.variant or name

@@ -142,7 +142,7 @@ def family_of(kernel: Kernel, gpu: GPU) -> str | None:
             return "gemm_16bit" if _has_measured_ratio(gpu) else None
         # The tables' FP8 is of serving kernels. cuBLASLt's best products (data/achievable) are 5 to
         # 23 % faster than the physics and 11 to 51 % faster than what the network makes of it.
-        is_outer = kernel.name == OUTER_SCALED and gpu.compute_capability[0] == _HOPPER
+        is_outer = kernel.name == OUTER_SCALED and gpu.nvidia_major == _HOPPER
         is_serving = kernel.compute == "fp8" and kernel.name != TENSOR_SCALED and not is_outer
         return "gemm_fp8" if is_serving else None
     if isinstance(size, RowsSize) and kernel.name in _QUANTISATIONS:
@@ -216,7 +216,7 @@ def _convolution_family(kernel: Kernel, size: ConvolutionSize, gpu: GPU) -> str 
             and kernel.compute in _GROUP_UNITS
         )
         return "convolution_groups" if is_known and not shares_lanes(gpu) else None
-    if gpu.compute_capability[0] == _HOPPER and size.groups == 1 and len(size.kernel) <= 2:
+    if gpu.nvidia_major == _HOPPER and size.groups == 1 and len(size.kernel) <= 2:
         is_known = kernel.compute in _TENSOR_UNITS and kernel.variant != "cudnn_9_1"
         return "convolution_hopper" if is_known else None
     if not is_plain or kernel.compute not in ("fp32", "fp16"):
@@ -239,7 +239,7 @@ _HOPPER = 9
 def _attention_family(kernel: Kernel, size: AttentionSize, gpu: GPU) -> str | None:
     """Forward attention by a library measured on that architecture, or on a similar one."""
     majors = _ATTENTION_MAJORS.get(kernel.variant, ())
-    if gpu.compute_capability[0] not in majors or not gpu.has_matrix_unit(kernel.compute):
+    if gpu.nvidia_major not in majors or not gpu.has_matrix_unit(kernel.compute):
         return None
     if size.backward or min(size[:6]) < 1 or size.head_dim != size.head_dim_v:
         return None

@@ -239,8 +239,7 @@ def attention_timing(kernel: Kernel, gpu: GPU, *, sustained: bool) -> PhysicalTi
 
 def _measured(kernel: Kernel, size: AttentionSize, gpu: GPU) -> _Measured | None:
     """What was measured of this implementation on this architecture, in 16 bits."""
-    is_hopper = gpu.vendor == "nvidia" and gpu.compute_capability[0] == _HOPPER
-    if not is_hopper or DTYPE_BYTES[kernel.dtype] > 2:
+    if gpu.nvidia_major != _HOPPER or DTYPE_BYTES[kernel.dtype] > 2:
         return None
     return _ON_HOPPER.get((kernel.variant, size.backward))
 
@@ -248,9 +247,8 @@ def _measured(kernel: Kernel, size: AttentionSize, gpu: GPU) -> _Measured | None
 def _short_us(kernel: Kernel, size: AttentionSize, gpu: GPU) -> float:
     """What torch's FlashAttention-2 takes at most where the sequences are short; else infinite."""
     is_short = max(size.seq_q, size.seq_kv) <= _SHORT_LENGTH and min(size[:5]) >= 1
-    is_measured = gpu.vendor == "nvidia" and gpu.compute_capability[0] == 8
     is_of_torch = kernel.variant == "flash_attention" and kernel.layout == "contiguous"
-    if not (is_short and is_measured and is_of_torch) or size.backward:
+    if not (is_short and gpu.nvidia_major == 8 and is_of_torch) or size.backward:
         return math.inf
     rows, columns = -(-size.seq_q // _SHORT_TILE), -(-size.seq_kv // _SHORT_TILE)
     waves = -(-size.batch * size.heads * rows // (_SHORT_CTAS_AN_SM * gpu.num_sms))
@@ -261,7 +259,7 @@ def _short_us(kernel: Kernel, size: AttentionSize, gpu: GPU) -> float:
 
 def _is_flash_2(kernel: Kernel, size: AttentionSize, gpu: GPU) -> bool:
     """Whether it is the forward of FlashAttention-2 on a GPU that it was not written for."""
-    is_newer = gpu.vendor == "nvidia" and gpu.compute_capability[0] in _FLASH_2_MAJORS
+    is_newer = gpu.nvidia_major in _FLASH_2_MAJORS
     return kernel.variant == "flash_attention" and is_newer and not size.backward
 
 
@@ -297,7 +295,7 @@ def _dram_us(kernel: Kernel, gpu: GPU) -> float:
 
 def _threads_of(gpu: GPU) -> int:
     """Threads of a CTA: two math groups and one that loads from Hopper on, four warps before."""
-    return 384 if gpu.compute_capability[0] >= 9 and gpu.vendor == "nvidia" else 128
+    return 384 if gpu.nvidia_major >= _HOPPER else 128
 
 
 def _packed_us(kernel: Kernel, size: AttentionSize, gpu: GPU, *, sustained: bool) -> float:
@@ -325,7 +323,7 @@ def _pair_us(kernel: Kernel, size: AttentionSize, gpu: GPU, *, sustained: bool) 
     head_dim = -(-size.head_dim // step) * step
     head_dim_v = -(-size.head_dim_v // step) * step
     depth = 3 * head_dim + 2 * head_dim_v if size.backward else head_dim + head_dim_v
-    small = SMALL_TILES_Q_BLACKWELL if gpu.compute_capability[0] == 10 else SMALL_TILES_Q
+    small = SMALL_TILES_Q_BLACKWELL if gpu.nvidia_major == 10 else SMALL_TILES_Q
     queries = next((rows for rows in small if size.seq_q <= rows), TILE_Q)
     is_efficient = kernel.variant == "efficient_attention"
     is_short = is_efficient and size.seq_kv <= SMALL_TILE_KV_EFFICIENT
@@ -351,9 +349,8 @@ def _pair_us(kernel: Kernel, size: AttentionSize, gpu: GPU, *, sustained: bool) 
 
 def exponentials_per_clock(gpu: GPU) -> float:
     """Exponentials that one SM computes in a clock."""
-    return (
-        EXPONENTIALS_PER_CLOCK_103 if gpu.compute_capability == (10, 3) else EXPONENTIALS_PER_CLOCK
-    )
+    is_b300 = gpu.vendor == "nvidia" and gpu.compute_capability == (10, 3)
+    return EXPONENTIALS_PER_CLOCK_103 if is_b300 else EXPONENTIALS_PER_CLOCK
 
 
 def _longest_kept_head_dim(gpu: GPU, *, is_efficient: bool) -> float:
@@ -366,6 +363,6 @@ def _longest_kept_head_dim(gpu: GPU, *, is_efficient: bool) -> float:
 def _share(implementation: _Implementation, gpu: GPU) -> float:
     if gpu.vendor == "amd":
         return _AOTRITON_SHARE * (_FLEX_OF_FLASH_2 if implementation is _FLEX else 1.0)
-    if gpu.compute_capability[0] < 9 or gpu.compute_capability[0] >= 12:
+    if gpu.nvidia_major < _HOPPER or gpu.nvidia_major >= 12:
         return implementation.before_hopper
-    return implementation.hopper if gpu.compute_capability[0] == 9 else implementation.blackwell
+    return implementation.hopper if gpu.nvidia_major == _HOPPER else implementation.blackwell

@@ -238,7 +238,7 @@ def _problem_row(kernel: Kernel, gpu: GPU) -> tuple[float, ...]:
     weights = size.out_channels * (size.in_channels // size.groups) * prod(size.kernel)
     weight_bytes = min(float(kernel.num_bytes), weights * itemsize)
     slowdown = 1.0
-    if kernel.compute == "tf32" and gpu.compute_capability[0] == _HOPPER:
+    if kernel.compute == "tf32" and gpu.nvidia_major == _HOPPER:
         operands = _OPERANDS_OF_PLANES if _is_gradient_of_planes(kernel, gpu) else _OPERANDS
         slowdown = HOPPER_TF32_SLOWDOWN[operands[size.direction]]
     return (*product, itemsize, slowdown, weight_bytes, kernel.num_bytes - weight_bytes)
@@ -256,7 +256,7 @@ def _is_gradient_of_planes(kernel: Kernel, gpu: GPU) -> bool:
     torch 2.11: ResNet-50's of 14 to 56 pixels, not of 7, whose planes do not fill vectors)."""
     size = _size_of(kernel)
     has_one_tap = prod(size.kernel) == prod(size.stride) == 1 and size.groups == 1
-    is_known = has_one_tap and gpu.vendor == "nvidia" and gpu.compute_capability[0] == _HOPPER
+    is_known = has_one_tap and gpu.nvidia_major == _HOPPER
     vector = _VECTOR_BYTES // DTYPE_BYTES[kernel.dtype]
     fills_vectors = prod(size.output) % vector == 0
     return is_known and fills_vectors and size.direction != "forward"
@@ -572,8 +572,7 @@ def _ordinary_share(size: ConvolutionSize, gpu: GPU) -> float:
 
 def shares_lanes(gpu: GPU) -> bool:
     """Whether half of the FP32 lanes serve integers too (GA10x, Ada, consumer Blackwell)."""
-    major, minor = gpu.compute_capability
-    return gpu.vendor == "nvidia" and ((major == 8 and minor > 0) or major == 12)
+    return gpu.nvidia_major == 12 or (gpu.nvidia_major == 8 and gpu.compute_capability[1] > 0)
 
 
 def _direct_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:

@@ -58,6 +58,8 @@ class GemmConstants(NamedTuple):
     stage_clocks: float = 96.0
     #: Clocks to start and end a CTA (prologue and epilogue).
     cta_clocks: float = 2510.0
+    #: Clocks for each result of a CTA that is written when its loop is over, hidden by no other.
+    result_clocks: float = 0.0
     #: Share of a whole wave that an empty place in the last wave costs.
     tail_cost: float = 0.14
     #: Footprint, in units of the L2, at which half of the activations leave it.
@@ -77,6 +79,13 @@ class GemmConstants(NamedTuple):
 
 
 CONSTANTS = GemmConstants()
+
+#: hipBLASLt's products in 16 and 8 bits, whose workgroups do not write one tile while they compute
+#: the next. A wave of 8192 x 2432 results takes 11 us beyond its steps along K on MI300X: products
+#: of stable-diffusion-3.5 in data/profiled_kernels (16 of 15 us and more: 21 -> 6 % off in the
+#: median, with the power limit of a burst). The four other programs, 21 products not used for it:
+#: 23 -> 7 %.
+_AMD_CONSTANTS = CONSTANTS._replace(result_clocks=0.35)
 
 #: The same for ordinary cores (FP32 without TF32), whose kernels start faster and re-read more from
 #: DRAM. Fitted on mean |log error| over 1,400 linear and bmm rows each of V100, T4 and A100 in
@@ -271,7 +280,8 @@ def gemm_terms(
         l2_us=l2_load,
         dram_us=dram_bytes / bandwidth,
         stages_us=latency,
-        ctas_us=in_turn * (constants.cta_clocks / clock),
+        ctas_us=in_turn
+        * ((constants.cta_clocks + constants.result_clocks * tile_m * tile_n) / clock),
         split_us=np.where(split > 1, partial_us, 0.0),
         exposed_share=constants.exposed_share,
     )
@@ -290,11 +300,11 @@ def _resident(tiles: Candidates, itemsize: Floats, batch: Floats, gpu: GPU) -> F
 def constants_of(gpu: GPU, compute: str, *, is_convolution: bool = False) -> GemmConstants:
     """The constants of the unit that computes the products."""
     if gpu.has_matrix_unit(compute):
-        return CONSTANTS
+        is_of_hipblaslt = gpu.vendor == "amd" and not is_convolution and compute != "fp32"
+        return _AMD_CONSTANTS if is_of_hipblaslt else CONSTANTS
     if is_convolution:
         return CONVOLUTION_CONSTANTS
-    is_newer = gpu.vendor == "nvidia" and gpu.compute_capability[0] >= _HOPPER
-    return _HOPPER_SIMT_CONSTANTS if is_newer else SIMT_CONSTANTS
+    return _HOPPER_SIMT_CONSTANTS if gpu.nvidia_major >= _HOPPER else SIMT_CONSTANTS
 
 
 def price_gemms(
@@ -413,7 +423,7 @@ def unaligned_us(kernel: Kernel, gpu: GPU, time_us: float) -> float:
     accesses = _unaligned_accesses(kernel, gpu) / _UNALIGNED_ACCESSES[gpu.vendor]
     narrow_us = accesses * 1e6 / (gpu.num_sms * gpu.clock_hz)
     work_us = max(0.0, time_us - gpu.floor_us)
-    if gpu.vendor == "nvidia" and gpu.compute_capability[0] >= _HOPPER:
+    if gpu.nvidia_major >= _HOPPER:
         rate = _older_kernels_flops(kernel, gpu) * gpu.num_sms * gpu.clock_hz
         slowed_us = max(work_us, kernel.flops * 1e6 / rate)
     else:
@@ -519,13 +529,12 @@ def _unaligned_accesses(kernel: Kernel, gpu: GPU) -> float:
 #: programs of data/profiled_kernels (owlv2-large, timesformer-base, bert-small): 1.4 to 3.1 beyond
 #: what the same product takes without (data/modern, and mm there); vit-base, not used, 3.0 to 4.6.
 _BIAS_US = 2.4
-_BIAS_MAJOR = 9
 
 
 def bias_us(kernel: Kernel, gpu: GPU, num_waves: float) -> float:
     """What the bias of a product on tensor cores adds to its time, µs."""
     size = kernel.size
-    if not isinstance(size, GemmSize) or gpu.compute_capability[0] != _BIAS_MAJOR:
+    if not isinstance(size, GemmSize) or gpu.nvidia_major != _HOPPER:
         return 0.0
     if not gpu.has_matrix_unit(kernel.compute) or kernel.compute == "fp8":
         return 0.0
@@ -580,7 +589,7 @@ def _slowdown(kernel: Kernel, gpu: GPU) -> float:
     """How many times as long the arithmetic takes as in a plain product of two matrices."""
     size = kernel.size
     assert isinstance(size, GemmSize)
-    if kernel.compute == "tf32" and gpu.compute_capability[0] == _HOPPER:
+    if kernel.compute == "tf32" and gpu.nvidia_major == _HOPPER:
         return HOPPER_TF32_SLOWDOWN.get(kernel.layout, 1.0)
     if kernel.compute != "fp32" or gpu.has_matrix_unit("fp32"):
         return 1.0
@@ -619,11 +628,10 @@ def _of_its_kind(kernel: Kernel, gpu: GPU, tiled: PhysicalTime) -> PhysicalTime:
     """The time of a product that is not computed as a plain tiled one, else that of the tiles."""
     if kernel.variant in PACKED_ROWS:
         return packed_timing(kernel, gpu, tiled)
-    generation = gpu.compute_capability[0] if gpu.vendor == "nvidia" else 0
-    if kernel.name == OUTER_SCALED and generation == _HOPPER:
+    if kernel.name == OUTER_SCALED and gpu.nvidia_major == _HOPPER:
         return replace(tiled, time_us=max(tiled.time_us, _outer_scaled_us(kernel, gpu)))
     is_of_cublas = kernel.compute == "int8" and kernel.out_dtype == "int32"
-    if is_of_cublas and generation >= _HOPPER:
+    if is_of_cublas and gpu.nvidia_major >= _HOPPER:
         return replace(tiled, time_us=max(tiled.time_us, _older_int8_us(kernel, gpu)))
     return _vector_timing(kernel, gpu) if is_vector_product(kernel, gpu) else tiled
 

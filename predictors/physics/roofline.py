@@ -102,8 +102,8 @@ def memory_roofline_us(kernel: Kernel, gpu: GPU) -> float:
 def switches_add_up(gpu: GPU) -> bool:
     """Whether the switches of its link can reduce (NVLink 4 and 5: NVLS), so that what is reduced
     crosses the link of each GPU once."""
-    is_nvlink = gpu.vendor == "nvidia" and gpu.link_kind.startswith("NVLink")
-    return is_nvlink and "pair" not in gpu.link_kind and gpu.compute_capability[0] in (9, 10)
+    is_nvlink = gpu.link_kind.startswith("NVLink") and "pair" not in gpu.link_kind
+    return is_nvlink and gpu.nvidia_major in (9, 10)
 
 
 def cold_share(footprint_bytes: float, gpu: GPU) -> float:

@@ -48,7 +48,7 @@ def has_clusters(gpu: GPU) -> bool:
     >>> [has_clusters(find_gpu(name)) for name in ("A100", "H100")]
     [False, True]
     """
-    return gpu.vendor == "nvidia" and gpu.compute_capability[0] in _CLUSTER_MAJORS
+    return gpu.nvidia_major in _CLUSTER_MAJORS
 
 
 def nccl_has_clusters(torch: tuple[int, int]) -> bool:

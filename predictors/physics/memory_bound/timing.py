@@ -145,7 +145,7 @@ def _traffic_us(kernel: Kernel, kind: MemoryKind, gpu: GPU) -> tuple[float, floa
 
 def _long_stream(num_bytes: float, gpu: GPU) -> float:
     """How much more of the bandwidth a long stream reaches."""
-    if gpu.vendor != "nvidia" or gpu.compute_capability[0] not in _LONG_STREAM_MAJORS:
+    if gpu.nvidia_major not in _LONG_STREAM_MAJORS:
         return 1.0
     ratio = num_bytes / _LONG_STREAM_BYTES
     return 1.0 + _LONG_STREAM_GAIN * ratio * ratio / (1.0 + ratio * ratio)
