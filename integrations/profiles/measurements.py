@@ -23,12 +23,12 @@ from neusight.integrations.profiles.reading.older_ops import (
 )
 from neusight.integrations.profiles.reading.profile import DeviceEvent, Profile
 from neusight.ops import is_mapped, map_op
+from neusight.ops.math_mode import math_mode_on
 from neusight.predictors.errors import CalibrationError
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.predictors.measuring.calibration import Measurement
 from neusight.recording.recording import Mark, OpCall, Recording, release_of
-from neusight.timeline.pricing import math_mode_on
 
 if TYPE_CHECKING:
     import torch

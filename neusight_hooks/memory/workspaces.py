@@ -10,6 +10,7 @@ from typing import NamedTuple
 from neusight.memory.allocator import round_up
 from neusight.memory.temporaries import operand_copies, temporaries_of
 from neusight.ops import map_op
+from neusight.ops.math_mode import math_mode_on
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import DTYPE_BYTES, ConvolutionSize, Kernel
 from neusight.recording.recording import (
@@ -117,9 +118,10 @@ class Workspaces:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         environment = environment or {}
+        self._gpu = gpu
         self._version = release_of(torch_version)
         self._product = _product_need(gpu, environment)
-        self._fp32 = ("fp32",) if gpu.has_matrix_unit("tf32") else ("fp32", "tf32")
+        self._fp32 = _units_of_fp32(gpu)
         self._lt = _lt_need(self._version, environment) if gpu.vendor == "nvidia" else None
         self._known: dict[tuple[int, int], tuple[Need, ...]] = {}
         self._keep: list[tuple[OpSignature, MathMode]] = []
@@ -140,7 +142,8 @@ class Workspaces:
         if op in _PRODUCTS:
             return self._of_product(signature)
         if "convolution" in op:
-            return _of_convolution(map_op(signature, math).kernels, self._fp32)
+            mapping = map_op(signature, math_mode_on(self._gpu, math))
+            return _of_convolution(mapping.kernels, self._fp32)
         attention = _ATTENTION.get(op)
         if attention is not None:
             num_bytes = attention(signature)
@@ -188,9 +191,17 @@ def _is_lt_product(signature: OpSignature) -> bool:
     return signature.op != "aten::addmm" or bias is None or len(bias.shape) == 1
 
 
+def _units_of_fp32(gpu: GPU) -> tuple[str, ...]:
+    """The units for which cuDNN takes Winograd in steps of its own. MIOpen takes no workspace for
+    most convolutions (two thirds of those of NCHW images in data/miopen_conv)."""
+    if gpu.vendor == "amd":
+        return ()
+    return ("fp32",) if gpu.has_matrix_unit("tf32") else ("fp32", "tf32")
+
+
 def _of_convolution(kernels: tuple[Kernel, ...], fp32: tuple[str, ...]) -> tuple[Need, ...]:
-    """The largest workspace of its passes, which run one after the other; `fp32` are the units
-    that compute in FP32 on the GPU."""
+    """The largest workspace of its passes, which run one after the other; Winograd's are
+    taken for the units of `fp32`."""
     transforms = any(kernel.name == _TRANSFORM for kernel in kernels)
     largest = max(
         (

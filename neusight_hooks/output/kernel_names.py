@@ -5,6 +5,8 @@ Those of ROCm's libraries are in `rocm_names`.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from neusight.output.rocm_names import rocm_display_name
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import (
@@ -16,6 +18,7 @@ from neusight.predictors.kernel import (
     KernelClass,
     RowsSize,
 )
+from neusight.predictors.physics.roofline import is_winograd
 from neusight.predictors.predictor import Estimate
 from neusight.timeline.launches import is_pinned_copy
 from neusight.timeline.spans import KernelSpan
@@ -34,6 +37,8 @@ _CPP_TYPE = {
     "complex64": "c10::complex<float>",
     "complex128": "c10::complex<double>",
 }
+#: The same in cuDNN's kernels.
+_CUDNN_TYPE = {"float16": "__half", "bfloat16": "__nv_bfloat16"}
 #: cuBLAS names operands as columns: a Linear (our "nt", B stored [n, k]) is its "tn".
 _CUBLAS_LAYOUT = {"nt": "tn", "nn": "nn", "tn": "nt", "tt": "tt"}
 #: NCCL has a kernel of its own for each reduction and type, as a ring or as a tree, and one for all
@@ -100,6 +105,10 @@ _OWN_NAMES = {
     "normal": _RANDOM,
     "cumsum": "void at::native::tensor_kernel_scan_innermost_dim<{t}, std::plus<{t}> >",
     "topk": "void at::native::sbtopk::gatherTopK<{t}, unsigned int, 2, false>",
+    "nchw_to_nhwc": "void cudnn::ops::nchwToNhwcKernel<{c}, {c}, float, false, true, "
+    "(cudnnKernelDataType_t)0>",
+    "nhwc_to_nchw": "void cudnn::ops::nhwcToNchwKernel<{c}, {c}, float, true, false, "
+    "(cudnnKernelDataType_t)0>",
     "nll_loss": f"{_ANONYMOUS}nll_loss_forward_reduce_cuda_kernel_2d<{{t}}, float, long>",
 }
 #: Softmax over at most so many elements takes a warp a row (PersistentSoftmax.cuh).
@@ -114,6 +123,8 @@ def kernel_display_name(kernel: Kernel, estimate: Estimate, gpu: GPU) -> str:
     >>> kernel_display_name(Kernel.gemm(512, 512, 512, dtype="float32"), estimate, find_gpu("A100"))
     'ampere_sgemm_128x64_tn'
     """
+    if kernel.compute == "tf32" and not gpu.has_matrix_unit("tf32"):
+        kernel = replace(kernel, compute="fp32")
     if gpu.vendor == "amd" and (own := rocm_display_name(kernel, estimate, gpu)) is not None:
         return own
     if kernel.name in _COPIES:
@@ -172,11 +183,19 @@ def _gemm(kernel: Kernel, estimate: Estimate, gpu: GPU) -> str:
         return f"ampere_sgemm_tf32_s1688gemm_{tile_m}x{tile_n}_ldg4_stages_32x3_{layout}"
     if compute == "int8":
         return f"ampere_i16832gemm_int8_{tile_m}x{tile_n}_ldg16_stages_128x3_{layout}"
-    return f"{'volta' if major == 7 else 'ampere'}_sgemm_{tile_m}x{tile_n}_{layout}"
+    return f"{_generation(gpu)}_sgemm_{tile_m}x{tile_n}_{layout}"
+
+
+def _generation(gpu: GPU) -> str:
+    """The word for kernels of ordinary cores; those of Pascal are Maxwell's."""
+    major = gpu.compute_capability[0]
+    return "maxwell" if major < 7 else "volta" if major == 7 else "ampere"
 
 
 def _half_gemm(compute: str, capability: tuple[int, int], tile: str, layout: str) -> str:
     """A product in 16 bits before Hopper."""
+    if capability[0] < 7:
+        return f"maxwell_fp16_sgemm_fp16_{tile}_{layout}"
     if capability[0] == 7:
         family, shape = ("turing", "s1688") if capability[1] == 5 else ("volta", "s884")
         stages = ""
@@ -192,13 +211,10 @@ def _convolution(kernel: Kernel, size: ConvolutionSize, estimate: Estimate, gpu:
     memory = "nhwc" if kernel.layout == "channels_last" else "nchw"
     if size.is_depthwise:
         return _depthwise_convolution(kernel, size, direction)
-    architecture = {7: "sm70", 8: "sm80", 9: "sm90"}.get(gpu.compute_capability[0], "sm100")
-    if kernel.compute in ("fp32", "fp64"):
-        return (
-            f"implicit_convolve_sgemm_{direction}_{memory}_{tile_m}x{tile_n}"
-            if kernel.compute == "fp32"
-            else f"implicit_convolve_dgemm_{direction}_{memory}"
-        )
+    if kernel.compute == "fp64" or not gpu.has_matrix_unit(kernel.compute):
+        return _convolution_on_cores(kernel, direction, (tile_m, tile_n), gpu)
+    major, minor = gpu.compute_capability
+    architecture = f"sm{major}{minor}" if major == 7 else f"sm{min(major, 10)}0"
     types = {
         "bf16": "bf16bf16_bf16f32_f32",
         "fp16": "f16f16_f16f32_f32",
@@ -210,6 +226,32 @@ def _convolution(kernel: Kernel, size: ConvolutionSize, estimate: Estimate, gpu:
         f"_tilesize{tile_m}x{tile_n}x32_stage3_warpsize2x2x1_g{size.groups}"
         f"_tensor16x8x16_execute_kernel_{suffix}"
     )
+
+
+#: Kernels of cuDNN for ordinary cores that read any type (profiles of ResNet-50 on V100).
+_ENGINES = {
+    "fprop": "void implicit_convolve_sgemm<{t}, {t}, 128, 6, 7, 3, 3, 5, 1, false, true, true>",
+    "dgrad": "void cudnn::detail::dgrad_engine<{t}, 512, 6, 5, 3, 3, 3, false>",
+    "wgrad": "void cudnn::cnn::wgrad_alg0_engine<{t}, 128, 6, 7, 3, 3, 5, false, 512>",
+}
+#: What the names of its kernels for FP32 say of each pass (the same).
+_SCUDNN_ROLES = {
+    "fprop": "relu_interior",
+    "dgrad": "stridedB_interior",
+    "wgrad": "stridedB_splitK_interior",
+}
+
+
+def _convolution_on_cores(kernel: Kernel, direction: str, tile: tuple[int, int], gpu: GPU) -> str:
+    """cuDNN's without matrix units."""
+    if kernel.compute != "fp32":
+        return _ENGINES[direction].format(t={"float64": "double"}.get(kernel.dtype, "__half"))
+    name = f"{_generation(gpu)}_scudnn"
+    if is_winograd(kernel, gpu) and direction == "wgrad":
+        return "void cudnn::winograd_nonfused::winogradWgradOutput4x4<float, float>"
+    if is_winograd(kernel, gpu):
+        return f"{name}_winograd_128x128_ldg1_ldg4_relu_tile148t_nt_v1"
+    return f"{name}_{tile[0]}x{tile[1]}_{_SCUDNN_ROLES[direction]}_nn_v1"
 
 
 def _depthwise_convolution(kernel: Kernel, size: ConvolutionSize, direction: str) -> str:
@@ -265,7 +307,8 @@ def _native(kernel: Kernel) -> str:
     name, kind, anonymous = kernel.name, kernel.kernel_class, _ANONYMOUS
     if name in _OWN_NAMES:
         num_bytes = int(DTYPE_BYTES.get(kernel.dtype, 4))
-        return _OWN_NAMES[name].format(t=t, bytes=num_bytes)
+        c = _CUDNN_TYPE.get(kernel.dtype, t)
+        return _OWN_NAMES[name].format(t=t, c=c, bytes=num_bytes)
     if kind is KernelClass.NORMALIZATION:
         return _normalization(kernel, t)
     if kind is KernelClass.SOFTMAX:

@@ -60,7 +60,8 @@ _BESIDE_FIELD = "beside"
 
 #: What of a call's `MathMode` is its own; the release of torch is the whole recording's, and the
 #: library of convolutions the GPU's.
-_SWITCHES = tuple(one.name for one in fields(MathMode) if one.name not in ("torch", "miopen"))
+_NOT_SAVED = ("torch", "miopen", "half_units")
+_SWITCHES = tuple(one.name for one in fields(MathMode) if one.name not in _NOT_SAVED)
 
 #: Which of how many processes it is, and how many of them are on a host.
 _RANK_FIELDS = ("world_size", "rank", "gpus_per_node")

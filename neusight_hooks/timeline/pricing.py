@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from neusight.ops import map_op
+from neusight.ops.math_mode import math_mode_on
 from neusight.predictors.clusters.topology import Topology
 from neusight.predictors.errors import CalibrationError, UnsupportedKernelError
 from neusight.predictors.gpu import GPU
@@ -101,12 +102,6 @@ class Pricer:
             _refuse_formats(fresh, self.gpu)
             estimates = self.predictor.predict(fresh, self.gpu)
             self._estimates.update(zip(fresh, estimates, strict=True))
-
-
-def math_mode_on(gpu: GPU, math: MathMode) -> MathMode:
-    """The arithmetic of an op on that GPU. torch gives MIOpen no TF32, whatever cuDNN's switch says
-    (pull request 190711, open)."""
-    return replace(math, cudnn_tf32=False, miopen=True) if gpu.vendor == "amd" else math
 
 
 #: tinygemm multiplies by m16n8k16 on bfloat16 (ATen/native/cuda/int4mm.cu).

@@ -153,6 +153,13 @@ def test_half_precision_in_nchw_is_copied_to_nhwc_and_back() -> None:
     assert needs == (Need("cuDNN", image + weight + image + 512, is_optional=True),)
 
 
+@pytest.mark.parametrize("gpu", ["MI300X", "P100"])
+def test_nothing_is_copied_where_no_tensor_core_wants_nhwc(gpu: str) -> None:
+    call = convolution(256, 14, dtype="float16")
+
+    assert Workspaces(find_gpu(gpu), "2.13.0").of(call, MATH) == ()
+
+
 def test_copies_have_padded_channels_as_a_public_profile_shows() -> None:
     """ViT-base's patch embedding in BF16 on an H100, four images."""
     image, weight = (

@@ -94,13 +94,44 @@ def test_a_convolution_says_which_way_it_goes(direction: str, short: str, librar
     )
 
 
-def test_a_convolution_in_fp32_and_fp64_runs_on_ordinary_cores() -> None:
-    def named(dtype: str) -> str:
-        size = convolution("forward")
-        return name_of(Kernel.convolution(size, dtype=dtype, layout="contiguous"))
+@pytest.mark.parametrize(
+    ("gpu", "direction", "dtype", "compute", "name"),
+    [
+        ("A100", "forward", "float32", "fp32",
+         "ampere_scudnn_winograd_128x128_ldg1_ldg4_relu_tile148t_nt_v1"),
+        ("V100", "weight_gradient", "float32", "tf32",
+         "volta_scudnn_128x64_stridedB_splitK_interior_nn_v1"),
+        ("P100", "data_gradient", "float32", "tf32",
+         "maxwell_scudnn_128x64_stridedB_interior_nn_v1"),
+        ("P100", "data_gradient", "float16", "fp16",
+         "void cudnn::detail::dgrad_engine<__half, 512, 6, 5, 3, 3, 3, false>"),
+        ("A100", "forward", "float64", "fp64",
+         "void implicit_convolve_sgemm<double, double, 128, 6, 7, 3, 3, 5, 1, false, true, true>"),
+    ],
+)  # fmt: skip
+def test_a_convolution_without_matrix_units_runs_on_ordinary_cores(
+    gpu: str, direction: str, dtype: str, compute: str, name: str
+) -> None:
+    size = convolution(direction)
+    if direction != "forward":  # five taps are no Winograd's
+        size = size._replace(kernel=(5, 5))
+    kernel = Kernel.convolution(size, dtype=dtype, compute=compute, layout="contiguous")
 
-    assert named("float32") == "implicit_convolve_sgemm_fprop_nchw_128x64"
-    assert named("float64") == "implicit_convolve_dgemm_fprop_nchw"
+    assert name_of(kernel, gpu) == name
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dtype", "compute", "name"),
+    [
+        ("P100", "float32", "tf32", "maxwell_sgemm_128x64_tn"),
+        ("T4", "float32", "tf32", "volta_sgemm_128x64_tn"),
+        ("P100", "float16", "fp16", "maxwell_fp16_sgemm_fp16_128x64_tn"),
+    ],
+)
+def test_a_product_takes_no_unit_that_the_gpu_lacks(
+    gpu: str, dtype: str, compute: str, name: str
+) -> None:
+    assert name_of(gemm(dtype, compute=compute), gpu) == name
 
 
 _OWN = "void at::native::(anonymous namespace)::conv_depthwise2d_"

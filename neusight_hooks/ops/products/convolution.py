@@ -201,7 +201,8 @@ def _convolution_kernels(
         return []
     dtype = operands[0].dtype
     channels_last = not math.miopen and _is_channels_last(*operands)
-    transforms = not math.miopen and _needs_transforms(size, dtype, channels_last)
+    wants_nhwc = math.half_units and not math.miopen
+    transforms = wants_nhwc and _needs_transforms(size, dtype, channels_last)
     layout: Layout = "channels_last" if channels_last or transforms else "contiguous"
     compute = compute_for_convolution(dtype, math)
     copied = _copied_for_miopen(size, operands, result) if math.miopen else operands

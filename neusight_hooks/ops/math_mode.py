@@ -1,0 +1,21 @@
+"""The arithmetic of an op on a GPU, of what its program asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from neusight.predictors.gpu import GPU
+from neusight.recording.recording import MathMode
+
+
+def math_mode_on(gpu: GPU, math: MathMode) -> MathMode:
+    """The switches of a recorded op as that GPU takes them. torch gives MIOpen no TF32, whatever
+    cuDNN's switch says (pull request 190711, open).
+
+    >>> from neusight.predictors.gpu import find_gpu
+    >>> [math_mode_on(find_gpu(name), MathMode()).half_units for name in ("P100", "V100")]
+    [False, True]
+    """
+    if gpu.vendor == "amd":
+        return replace(math, cudnn_tf32=False, miopen=True)
+    return math if gpu.has_matrix_unit("fp16") else replace(math, half_units=False)
