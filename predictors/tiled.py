@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Literal, Protocol
 
 from neusight.predictors.gpu import GPU
-from neusight.predictors.kernel import Kernel, KernelClass
+from neusight.predictors.kernel import GemmSize, Kernel, KernelClass
 from neusight.predictors.learned.correction import Adjustment, shipped
 from neusight.predictors.physics.attention import attention_timing
 from neusight.predictors.physics.communication.collective import collective_timing
@@ -87,7 +87,7 @@ class Tiled:
 
     def _price(self, kernels: Sequence[Kernel], gpu: GPU) -> list[Estimate]:
         if not gpu.has_matrix_unit("tf32"):
-            kernels = [_in_fp32(kernel) for kernel in kernels]
+            kernels = [_in_fp32(kernel, gpu) for kernel in kernels]
         timings = self.timings(kernels, gpu)
         factors: Sequence[Adjustment | None] = [None] * len(kernels)
         if self._correction is not None:
@@ -162,9 +162,14 @@ class Tiled:
         )
 
 
-def _in_fp32(kernel: Kernel) -> Kernel:
-    """What a GPU without TF32 makes of a kernel that may use it: plain FP32."""
-    return replace(kernel, compute="fp32") if kernel.compute == "tf32" else kernel
+def _in_fp32(kernel: Kernel, gpu: GPU) -> Kernel:
+    """What a GPU without TF32 makes of a kernel that may use it: plain FP32. So are matrix products
+    in 16 bits that no matrix unit takes, also on a P100, whose cores have twice the rate in FP16:
+    torch asks cublasGemmEx for sums in FP32 (half of 121 products of data/deepbench take 0.98 to
+    1.02 of their time in FP32 there)."""
+    is_product = isinstance(kernel.size, GemmSize) and kernel.compute in ("fp16", "bf16")
+    is_on_cores = is_product and not gpu.has_matrix_unit(kernel.compute)
+    return replace(kernel, compute="fp32") if is_on_cores or kernel.compute == "tf32" else kernel
 
 
 def _in_a_burst() -> Tiled:

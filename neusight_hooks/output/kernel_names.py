@@ -136,7 +136,7 @@ def kernel_display_name(kernel: Kernel, estimate: Estimate, gpu: GPU) -> str:
     if isinstance(kernel.size, ConvolutionSize):
         return _convolution(kernel, kernel.size, estimate, gpu)
     if isinstance(kernel.size, AttentionSize):
-        return _attention(kernel, kernel.size)
+        return _attention(kernel, kernel.size, gpu)
     if kernel.kernel_class is KernelClass.COLLECTIVE:
         return f"ncclDevKernel_{_nccl_function(kernel)}(ncclDevKernelArgsStorage<4096ul>)"
     return _native(kernel)
@@ -275,7 +275,13 @@ def _depthwise_convolution(kernel: Kernel, size: ConvolutionSize, direction: str
     return f"void at::native::(anonymous namespace)::conv_depthwise2d_{name}<{arguments}>"
 
 
-def _attention(kernel: Kernel, size: AttentionSize) -> str:
+#: The architectures that cuDNN generates attention for, by compute capability (major).
+_SDPA_UNITS = {8: "sm80", 9: "sm90"}
+#: The architectures that torch builds its memory-efficient attention for (mem_eff_attention).
+_EFFICIENT_BUILDS = ((5, 0), (7, 0), (7, 5), (8, 0))
+
+
+def _attention(kernel: Kernel, size: AttentionSize, gpu: GPU) -> str:
     t = "cutlass::bfloat16_t" if kernel.dtype == "bfloat16" else "cutlass::half_t"
     head = size.head_dim
     causal = str(size.causal).lower()
@@ -295,10 +301,16 @@ def _attention(kernel: Kernel, size: AttentionSize) -> str:
         return "_bwd_kernel" if size.backward else "_fwd_kernel"
     if kernel.variant == "cudnn_attention":
         direction = "bprop" if size.backward else "fprop"
-        return f"cudnn_generated_fort_native_sdpa_sm90_flash_{direction}_wgmma_f16_knob_7_64x128"
+        unit = _SDPA_UNITS.get(gpu.nvidia_major, "sm100")
+        knobs = "_wgmma_f16_knob_7_64x128" if unit == "sm90" else ""
+        return f"cudnn_generated_fort_native_sdpa_{unit}_flash_{direction}{knobs}"
     short = {"bfloat16": "bf16", "float16": "f16"}.get(kernel.dtype, "f32")
     direction = "B" if size.backward else "F"
-    return f"fmha_cutlass{direction}_{short}_aligned_64x128_rf_sm80(PyTorchMemEffAttention::Params)"
+    built = max(one for one in _EFFICIENT_BUILDS if one <= max(gpu.compute_capability, (5, 0)))
+    build = f"sm{built[0]}{built[1]}"
+    return (
+        f"fmha_cutlass{direction}_{short}_aligned_64x128_rf_{build}(PyTorchMemEffAttention::Params)"
+    )
 
 
 def _native(kernel: Kernel) -> str:

@@ -186,6 +186,24 @@ def test_attention_is_called_by_its_library(library: Variant, backward: bool, pa
     assert part in name_of(kernel, "H100")
 
 
+@pytest.mark.parametrize(
+    ("gpu", "library", "part"),
+    [
+        ("P100", "efficient_attention", "_rf_sm50("),
+        ("T4", "efficient_attention", "_rf_sm75("),
+        ("RTX 4090", "efficient_attention", "_rf_sm80("),
+        ("A100", "cudnn_attention", "_sdpa_sm80_flash_fprop"),
+        ("B200", "cudnn_attention", "_sdpa_sm100_flash_fprop"),
+    ],
+)
+def test_attention_names_the_architecture_that_it_was_built_for(
+    gpu: str, library: Variant, part: str
+) -> None:
+    kernel = Kernel.attention(1, 8, 8, 512, 512, 64, causal=True, dtype="float16", name=library)
+
+    assert part in name_of(kernel, gpu)
+
+
 def test_flash_attention_names_head_type_and_mask() -> None:
     kernel = Kernel.attention(1, 8, 8, 512, 512, 96, causal=True, dtype="float16")
 

@@ -132,6 +132,16 @@ class OneTime:
         return [Adjustment(1.0, self._spread) for _ in kernels]
 
 
+@pytest.mark.parametrize(("gpu", "gain"), [("P100", 1.0), ("V100", 5.0)])
+def test_products_in_16_bits_gain_on_matrix_units_alone(gpu: str, gain: float) -> None:
+    whole, half = (
+        predict([Kernel.gemm(4096, 4096, 4096, dtype=dtype)], gpu)[0].latency_us
+        for dtype in ("float32", "float16")
+    )
+
+    assert 0.7 * gain < whole / half < 1.5 * gain
+
+
 @pytest.mark.parametrize(("spread", "high", "low"), [(0.25, 1.25, 0.8), (5.0, 1.9, 1 / 1.9)])
 def test_the_interval_is_the_spread_to_both_sides_and_capped(
     spread: float, high: float, low: float
