@@ -165,8 +165,8 @@ def release_of(version: str) -> tuple[int, int]:
 @dataclass(frozen=True)
 class MathMode:
     """The switches of torch that decide which kernels run, and the release whose kernels these
-    are. `miopen`: MIOpen runs convolutions, not cuDNN; `half_units`: matrix units multiply in 16
-    bits. The GPU that prices says both (`math_mode_on`)."""
+    are. `miopen`: MIOpen runs convolutions, not cuDNN; `half_dtypes`: what matrix
+    units multiply in 16 bits. The GPU that prices says both (`math_mode_on`)."""
 
     matmul_tf32: bool = False
     cudnn_tf32: bool = True
@@ -175,7 +175,7 @@ class MathMode:
     cudnn_enabled: bool = True
     torch: tuple[int, int] = NEWEST_TORCH
     miopen: bool = False
-    half_units: bool = True
+    half_dtypes: tuple[str, ...] = ("float16", "bfloat16")
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ _BESIDE_FIELD = "beside"
 
 #: What of a call's `MathMode` is its own; the release of torch is the whole recording's, and the
 #: library of convolutions the GPU's.
-_NOT_SAVED = ("torch", "miopen", "half_units")
+_NOT_SAVED = ("torch", "miopen", "half_dtypes")
 _SWITCHES = tuple(one.name for one in fields(MathMode) if one.name not in _NOT_SAVED)
 
 #: Which of how many processes it is, and how many of them are on a host.

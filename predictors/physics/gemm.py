@@ -60,6 +60,8 @@ class GemmConstants(NamedTuple):
     cta_clocks: float = 2510.0
     #: Clocks for each result of a CTA that is written when its loop is over, hidden by no other.
     result_clocks: float = 0.0
+    #: Whether a burst has no more power than the limit.
+    is_limited: bool = False
     #: Share of a whole wave that an empty place in the last wave costs.
     tail_cost: float = 0.14
     #: Footprint, in units of the L2, at which half of the activations leave it.
@@ -81,11 +83,11 @@ class GemmConstants(NamedTuple):
 CONSTANTS = GemmConstants()
 
 #: hipBLASLt's products in 16 and 8 bits, whose workgroups do not write one tile while they compute
-#: the next. A wave of 8192 x 2432 results takes 11 us beyond its steps along K on MI300X: products
-#: of stable-diffusion-3.5 in data/profiled_kernels (16 of 15 us and more: 21 -> 6 % off in the
-#: median, with the power limit of a burst). The four other programs, 21 products not used for it:
-#: 23 -> 7 %.
-_AMD_CONSTANTS = CONSTANTS._replace(result_clocks=0.35)
+#: the next, and which the power limit holds in a program of a second too. A wave of 8192 x 2432
+#: results takes 11 us beyond its steps along K on MI300X, and the steps what the limit allows:
+#: products of stable-diffusion-3.5 in data/profiled_kernels (16 of 15 us and more: 21 -> 6 % off in
+#: the median). The four other programs, 21 products not used for it: 23 -> 7 %.
+_AMD_CONSTANTS = CONSTANTS._replace(result_clocks=0.35, is_limited=True)
 
 #: The same for ordinary cores (FP32 without TF32), whose kernels start faster and re-read more from
 #: DRAM. Fitted on mean |log error| over 1,400 linear and bmm rows each of V100, T4 and A100 in
@@ -244,7 +246,8 @@ def gemm_terms(
 
     clock = gpu.clock_hz * 1e-6  # clocks per µs
     sm_peak = gpu.peak_flops(compute, matrix=True) * 1e-6 / gpu.num_sms  # FLOP per µs and SM
-    utilization = utilization_of(gpu, compute, constants=constants, sustained=sustained)
+    is_limited = sustained or constants.is_limited
+    utilization = utilization_of(gpu, compute, constants=constants, sustained=is_limited)
     penalty = constants.tile_penalty * (sm_peak / clock) / _REFERENCE_FLOPS_PER_CLOCK
     edges = 1.0 / tile_m + 1.0 / tile_n
     efficiency = np.minimum(1.0, (1.0 + penalty * _REFERENCE_EDGES) / (1.0 + penalty * edges))

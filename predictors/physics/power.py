@@ -88,9 +88,8 @@ _HALF_RATE_CEILING = 0.93
 _FULL_RATE = 3.9
 
 #: What a burst of milliseconds may draw over the limit: H100 and H200 1.4, B200, B300, GB200 and
-#: A100 1.2, L40S 1.1 explain the bursts of data/modern. AMD's limit holds in a program of a second
-#: too: the slope of MI300X's products along K (data/profiled_kernels) is what it allows.
-_BURST_POWER = {"nvidia": 1.2, "amd": 1.0}
+#: A100 1.2, L40S 1.1 explain the bursts of data/modern.
+_BURST_POWER = 1.2
 
 _STEPS = 40
 
@@ -133,7 +132,7 @@ def limited_share(gpu: GPU, *, matrix: bool, sustained: bool) -> float | None:
         gpu.tdp_w,
         matrix,
         _HALF_RATE_CEILING if has_half_rate(gpu) else _MATRIX_CEILING,
-        1.0 if sustained else _BURST_POWER[gpu.vendor],
+        sustained,
     )
 
 
@@ -152,14 +151,14 @@ def _solved(
     limit_w: float,
     matrix: bool,
     matrix_ceiling: float,
-    power: float,
+    sustained: bool,
 ) -> float:
     """The share at the highest clock, up to `most_mhz`, whose power the limit allows; `stated_mhz`
-    is the clock that the peak was stated at; `power` is what may be drawn over the limit."""
+    is the clock that the peak was stated at."""
     ceiling = matrix_ceiling if matrix else silicon.fp32_ceiling
     energy_pj = silicon.matrix_pj if matrix else silicon.fp32_pj
     watts_per_mhz = energy_pj * peak_tflops * ceiling / stated_mhz
-    allowed_w = limit_w * (power - _FIXED_SHARE) - _FIXED_W
+    allowed_w = limit_w * ((1.0 if sustained else _BURST_POWER) - _FIXED_SHARE) - _FIXED_W
     low, high = 0.0, most_mhz
     if watts_per_mhz * most_mhz * _voltage_squared(most_mhz, silicon) <= allowed_w:
         low = most_mhz

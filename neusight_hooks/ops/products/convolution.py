@@ -31,8 +31,6 @@ from neusight.predictors.kernel import (
 )
 from neusight.recording.recording import MathMode, OpSignature, TensorSpec
 
-_HALF = ("float16", "bfloat16")
-
 _NOT_DILATED = (1,)
 
 #: First release of torch with a cuDNN of 9.8 or newer, whose kernels of groups and of three
@@ -166,7 +164,7 @@ def is_depthwise_of_torch(signature: OpSignature) -> bool:
     return known.get("groups") == channels > 1 == weight.shape[1] and not is_cudnns
 
 
-def _needs_transforms(size: ConvolutionSize, dtype: str, channels_last: bool) -> bool:
+def _needs_transforms(size: ConvolutionSize, channels_last: bool) -> bool:
     """Half-precision tensor-core kernels of cuDNN are NHWC: for NCHW tensors it converts both ways.
 
     Seen as nchwToNhwcKernel twice and nhwcToNchwKernel once around a bf16 convolution on an H100.
@@ -174,7 +172,7 @@ def _needs_transforms(size: ConvolutionSize, dtype: str, channels_last: bool) ->
     pixel are matrix products as they are (Cijk kernels of miopen_convolution on MI300X).
     """
     is_product = size.groups == 1 and prod(size.kernel) == prod(size.stride) == 1
-    return dtype in _HALF and not channels_last and not size.is_depthwise and not is_product
+    return not channels_last and not size.is_depthwise and not is_product
 
 
 def _variant(size: ConvolutionSize, math: MathMode, dilation: Sequence[int]) -> Variant:
@@ -201,8 +199,9 @@ def _convolution_kernels(
         return []
     dtype = operands[0].dtype
     channels_last = not math.miopen and _is_channels_last(*operands)
-    wants_nhwc = math.half_units and not math.miopen
-    transforms = wants_nhwc and _needs_transforms(size, dtype, channels_last)
+    transforms = (
+        not math.miopen and dtype in math.half_dtypes and _needs_transforms(size, channels_last)
+    )
     layout: Layout = "channels_last" if channels_last or transforms else "contiguous"
     compute = compute_for_convolution(dtype, math)
     copied = _copied_for_miopen(size, operands, result) if math.miopen else operands
