@@ -7,38 +7,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from neusight.output.native_names import CPP_TYPE, native_display_name
 from neusight.output.rocm_names import rocm_display_name
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import (
-    DTYPE_BYTES,
     HOST_COPIES,
     AttentionSize,
     ConvolutionSize,
     Kernel,
     KernelClass,
-    RowsSize,
 )
+from neusight.predictors.physics.gemm import is_unaligned
 from neusight.predictors.physics.roofline import is_winograd
 from neusight.predictors.predictor import Estimate
 from neusight.timeline.launches import is_pinned_copy
 from neusight.timeline.spans import KernelSpan
 
-_CPP_TYPE = {
-    "float32": "float",
-    "float64": "double",
-    "float16": "c10::Half",
-    "bfloat16": "c10::BFloat16",
-    "int64": "long",
-    "int32": "int",
-    "int16": "short",
-    "int8": "signed char",
-    "uint8": "unsigned char",
-    "bool": "bool",
-    "complex64": "c10::complex<float>",
-    "complex128": "c10::complex<double>",
-}
-#: The same in cuDNN's kernels.
-_CUDNN_TYPE = {"float16": "__half", "bfloat16": "__nv_bfloat16"}
 #: cuBLAS names operands as columns: a Linear (our "nt", B stored [n, k]) is its "tn".
 _CUBLAS_LAYOUT = {"nt": "tn", "nn": "nn", "tn": "nt", "tt": "tt"}
 #: NCCL has a kernel of its own for each reduction and type, as a ring or as a tree, and one for all
@@ -56,23 +40,6 @@ _NCCL_TYPE = {
     "float8_e4m3fn": "f8e4m3", "float8_e5m2": "f8e5m2", "int64": "u64", "int32": "u32",
     "int8": "u8", "uint8": "u8", "bool": "u8",
 }  # fmt: skip
-_FUNCTORS = {
-    "add": "at::native::CUDAFunctor_add<{t}>",
-    "sub": "at::native::CUDAFunctor_add<{t}>",
-    "mul": "at::native::BinaryFunctor<{t}, {t}, {t}, "
-    "at::native::binary_internal::MulFunctor<{t}> >",
-    "div": "at::native::BinaryFunctor<{t}, {t}, {t}, "
-    "at::native::binary_internal::DivFunctor<{t}> >",
-    "fill": "at::native::FillFunctor<{t}>",
-    "zero": "at::native::FillFunctor<{t}>",
-    "gelu": "at::native::GeluCUDAKernelImpl(at::TensorIteratorBase&, at::native::GeluType)"
-    "::{{lambda()#2}}",
-    "relu": "at::native::(anonymous namespace)::launch_clamp_scalar(at::TensorIteratorBase&, "
-    "c10::Scalar, c10::Scalar, at::native::detail::ClampLimits)::{{lambda()#1}}",
-    "threshold_backward": "at::native::BinaryFunctor<{t}, {t}, {t}, at::native::"
-    "(anonymous namespace)::threshold_kernel_impl<{t}>(at::TensorIteratorBase&, {t}, {t})>",
-    "copy": "at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)::{{lambda()#3}}",
-}
 _COPIES = {
     "memcpy_h2d": "Memcpy HtoD (Pageable -> Device)",
     "memcpy_d2h": "Memcpy DtoH (Device -> Pageable)",
@@ -81,38 +48,8 @@ _COPIES = {
     "memset": "Memset (Device)",
 }
 _FLASH = frozenset({"flash_attention", "flash_attention_3", "flash_attention_4"})
-_BATCH_NORM = frozenset(
-    {"batch_norm", "batch_norm_sums", "batch_norm_gradients", "batch_norm_join"}
-)
 _DEFAULT_TILE = (128, 128)
-_ANONYMOUS = "void at::native::(anonymous namespace)::"
-_RANDOM = (
-    f"{_ANONYMOUS}distribution_elementwise_grid_stride_kernel<{{t}}, 4, "
-    "at::native::templates::cuda::distribution_nullary_kernel>"
-)
-_INDEX_SELECT = f"{_ANONYMOUS}indexSelectLargeIndex<{{t}}, long, unsigned int, 2, 2, -2, true>"
-#: Kernels of PyTorch that have a name of their own (aten/src/ATen/native/cuda).
-_OWN_NAMES = {
-    "cat": f"{_ANONYMOUS}CatArrayBatchedCopy<at::native::(anonymous namespace)"
-    "::OpaqueType<{bytes}u>, unsigned int, 2, 128, 1>",
-    "embedding": _INDEX_SELECT,
-    "index_select": _INDEX_SELECT,
-    "dropout": f"{_ANONYMOUS}fused_dropout_kernel_vec<{{t}}, float, unsigned int, 1, 4, bool>",
-    "rand": _RANDOM,
-    "randn": _RANDOM,
-    "randint": _RANDOM,
-    "uniform": _RANDOM,
-    "normal": _RANDOM,
-    "cumsum": "void at::native::tensor_kernel_scan_innermost_dim<{t}, std::plus<{t}> >",
-    "topk": "void at::native::sbtopk::gatherTopK<{t}, unsigned int, 2, false>",
-    "nchw_to_nhwc": "void cudnn::ops::nchwToNhwcKernel<{c}, {c}, float, false, true, "
-    "(cudnnKernelDataType_t)0>",
-    "nhwc_to_nchw": "void cudnn::ops::nhwcToNchwKernel<{c}, {c}, float, true, false, "
-    "(cudnnKernelDataType_t)0>",
-    "nll_loss": f"{_ANONYMOUS}nll_loss_forward_reduce_cuda_kernel_2d<{{t}}, float, long>",
-}
-#: Softmax over at most so many elements takes a warp a row (PersistentSoftmax.cuh).
-_WARP_SOFTMAX = 1024
+_HOPPER = 9
 
 
 def kernel_display_name(kernel: Kernel, estimate: Estimate, gpu: GPU) -> str:
@@ -139,7 +76,7 @@ def kernel_display_name(kernel: Kernel, estimate: Estimate, gpu: GPU) -> str:
         return _attention(kernel, kernel.size, gpu)
     if kernel.kernel_class is KernelClass.COLLECTIVE:
         return f"ncclDevKernel_{_nccl_function(kernel)}(ncclDevKernelArgsStorage<4096ul>)"
-    return _native(kernel)
+    return native_display_name(kernel, gpu)
 
 
 def launched_name(name: str, span: KernelSpan) -> str:
@@ -159,24 +96,15 @@ def _gemm(kernel: Kernel, estimate: Estimate, gpu: GPU) -> str:
     tile_m, tile_n = estimate.tile or _DEFAULT_TILE
     layout = _CUBLAS_LAYOUT.get(kernel.layout, "tn")
     compute, (major, minor) = kernel.compute, gpu.compute_capability
-    split = "split_k" if estimate.split_k > 1 else "segment_k_off"
     if compute == "fp64":
         return f"cutlass_80_tensorop_d884gemm_{tile_m}x{tile_n}_16x3_{layout}_align1"
     if major >= 10 and compute in ("bf16", "fp16", "fp8"):
         messages = {"bf16": "tst", "fp16": "hsh", "fp8": "qqtst"}[compute]
         order = layout.upper() + "N"
         return f"nvjet_{messages}_{tile_m}x{tile_n}_64x4_2x1_v_bz_{order}"
-    if major >= 9 and compute in ("bf16", "fp16", "fp8", "tf32"):
-        types = {
-            "bf16": "bf16bf16_bf16f32_f32",
-            "fp16": "f16f16_f16f32_f32",
-            "fp8": "e4m3bf16_e4m3f32_f32",
-            "tf32": "f32f32_tf32f32_f32",
-        }[compute]
-        return (
-            f"sm90_xmma_gemm_{types}_{layout}_n_tilesize{tile_m}x{tile_n}x64"
-            f"_warpgroupsize1x1x1_execute_{split}_kernel__5x_cublas"
-        )
+    if major == _HOPPER:
+        is_split = estimate.split_k > 1
+        return _gemm_on_hopper(kernel, (tile_m, tile_n), layout, gpu, is_split=is_split)
     if compute in ("bf16", "fp16"):
         return _half_gemm(compute, (major, minor), f"{tile_m}x{tile_n}", layout)
     if compute == "tf32":
@@ -184,6 +112,36 @@ def _gemm(kernel: Kernel, estimate: Estimate, gpu: GPU) -> str:
     if compute == "int8":
         return f"ampere_i16832gemm_int8_{tile_m}x{tile_n}_ldg16_stages_128x3_{layout}"
     return f"{_generation(gpu)}_sgemm_{tile_m}x{tile_n}_{layout}"
+
+
+#: The last word of nvjet, cuBLAS's products on Hopper, for its layouts (profiles of torch 2.11).
+_NVJET_ORDERS = {"tn": "TNT", "nn": "NNT", "nt": "NTN", "tt": "TTT"}
+
+
+def _gemm_on_hopper(
+    kernel: Kernel, tile: tuple[int, int], layout: str, gpu: GPU, *, is_split: bool
+) -> str:
+    """As profiles of torch 2.11 on H100 and H200 have them."""
+    size, compute = f"{tile[0]}x{tile[1]}", kernel.compute
+    if compute in ("bf16", "fp16") and is_unaligned(kernel, gpu):
+        name = f"cutlass_75_tensorop_{compute}_s1688gemm_{compute}_{size}_{layout}_align1"
+        return f"void cutlass::Kernel2<{name}>({name}::Params)"
+    if compute in ("bf16", "fp16", "fp8"):
+        types = {"bf16": "tst", "fp16": "hsh", "fp8": "qqtst"}[compute]
+        how = "splitK" if is_split else "coopA"
+        return f"nvjet_sm90_{types}_{size}_64x4_1x2_h_bz_{how}_{_NVJET_ORDERS[layout]}"
+    if compute == "int8":
+        return f"void cutlass::Kernel2<cutlass_80_tensorop_i16832gemm_s8_{size}_{layout}_align16>"
+    if compute == "fp32":
+        return (
+            f"sm80_xmma_gemm_f32f32_f32f32_f32_{layout}_n_tilesize{size}x8_stage3"
+            "_warpsize2x2x1_ffma_aligna4_alignc4_execute_kernel__5x_cublas"
+        )
+    how = "split_k" if is_split else "segment_k_off"
+    return (
+        f"sm90_xmma_gemm_f32f32_tf32f32_f32_{layout}_n_tilesize{size}x32"
+        f"_warpgroupsize1x1x1_execute_{how}_kernel__5x_cublas"
+    )
 
 
 def _generation(gpu: GPU) -> str:
@@ -213,6 +171,8 @@ def _convolution(kernel: Kernel, size: ConvolutionSize, estimate: Estimate, gpu:
         return _depthwise_convolution(kernel, size, direction)
     if kernel.compute == "fp64" or not gpu.has_matrix_unit(kernel.compute):
         return _convolution_on_cores(kernel, direction, (tile_m, tile_n), gpu)
+    if gpu.nvidia_major == _HOPPER and size.groups == 1:
+        return _convolution_on_hopper(kernel, direction, (tile_m, tile_n))
     major, minor = gpu.compute_capability
     architecture = f"sm{major}{minor}" if major == 7 else f"sm{min(major, 10)}0"
     types = {
@@ -225,6 +185,22 @@ def _convolution(kernel: Kernel, size: ConvolutionSize, estimate: Estimate, gpu:
         f"{architecture}_xmma_{direction}_implicit_gemm_indexed_{types}_nhwckrsc_{memory}"
         f"_tilesize{tile_m}x{tile_n}x32_stage3_warpsize2x2x1_g{size.groups}"
         f"_tensor16x8x16_execute_kernel_{suffix}"
+    )
+
+
+def _convolution_on_hopper(kernel: Kernel, direction: str, tile: tuple[int, int]) -> str:
+    """As profiles of torch 2.11 on H100 and H200 have them; images that lie otherwise are turned
+    to NHWC before."""
+    types, depth = {
+        "tf32": ("f32f32_tf32f32_f32", 32),
+        "bf16": ("bf16bf16_bf16f32_f32", 64),
+    }.get(kernel.compute, ("f16f16_f16f32_f32", 64))
+    is_weights = direction == "wgrad"
+    role = "wgrad_indexed_implicit_gemm" if is_weights else f"{direction}_implicit_gemm"
+    return (
+        f"sm90_xmma_{role}_{types}_nhwckrsc_nhwc_tilesize{tile[0]}x{tile[1]}x{depth}"
+        f"_warpgroupsize1x1x1_g1_execute_segment_k_{'on' if is_weights else 'off'}"
+        "_kernel__5x_cudnn"
     )
 
 
@@ -260,7 +236,7 @@ def _depthwise_convolution(kernel: Kernel, size: ConvolutionSize, direction: str
     if kernel.layout == "channels_last":
         cudnn_name = direction.replace("fprop", "conv")
         return f"{cudnn_name}2d_c1_k1_nhwc{'_specialized' if direction != 'wgrad' else ''}"
-    t = _CPP_TYPE.get(kernel.dtype, "float")
+    t = CPP_TYPE.get(kernel.dtype, "float")
     edges, steps = set(size.kernel), set(size.stride)
     edge = max(edges) if len(edges) == 1 and edges <= {1, 3, 5} else 0
     step = max(steps) if len(steps) == 1 and steps <= {1, 2} else 0
@@ -310,69 +286,4 @@ def _attention(kernel: Kernel, size: AttentionSize, gpu: GPU) -> str:
     build = f"sm{built[0]}{built[1]}"
     return (
         f"fmha_cutlass{direction}_{short}_aligned_64x128_rf_{build}(PyTorchMemEffAttention::Params)"
-    )
-
-
-def _native(kernel: Kernel) -> str:
-    """PyTorch's own kernels."""
-    t = _CPP_TYPE.get(kernel.dtype, "float")
-    name, kind, anonymous = kernel.name, kernel.kernel_class, _ANONYMOUS
-    if name in _OWN_NAMES:
-        num_bytes = int(DTYPE_BYTES.get(kernel.dtype, 4))
-        c = _CUDNN_TYPE.get(kernel.dtype, t)
-        return _OWN_NAMES[name].format(t=t, c=c, bytes=num_bytes)
-    if kind is KernelClass.NORMALIZATION:
-        return _normalization(kernel, t)
-    if kind is KernelClass.SOFTMAX:
-        return _softmax(kernel, t)
-    if kind is KernelClass.REDUCTION:
-        return f"void at::native::reduce_kernel<512, 1, at::native::ReduceOp<{t}, {name}_functor> >"
-    if kind is KernelClass.OPTIMIZER:
-        return (
-            f"{anonymous}multi_tensor_apply_kernel<at::native::(anonymous namespace)::"
-            f"TensorListMetadata<4>, {name}<{t}, 4> >"
-        )
-    if kind is KernelClass.GATHER:
-        return f"{anonymous}{name}_kernel<{t}, long, unsigned int, 2, 2, -2, true>"
-    if kind is KernelClass.SORT:
-        return f"void at_cuda_detail::cub::DeviceRadixSortOnesweepKernel<{name}, {t}, long>"
-    return _pointwise(kernel, t)
-
-
-def _normalization(kernel: Kernel, t: str) -> str:
-    if kernel.variant == "layer_norm":
-        forward, backward = (
-            "vectorized_layer_norm_kernel",
-            "layer_norm_grad_input_kernel_vectorized",
-        )
-        return f"{_ANONYMOUS}{backward if kernel.is_backward else forward}<{t}, float>"
-    if kernel.variant in _BATCH_NORM:
-        return (
-            f"void cudnn::bn_{'bw' if kernel.is_backward else 'fw_tr'}_1C11_kernel_NCHW"
-            f"<{t}, float, int, 512, true, 1, true>"
-        )
-    return f"{_ANONYMOUS}{kernel.name}_kernel<{t}, float>"
-
-
-def _softmax(kernel: Kernel, t: str) -> str:
-    if isinstance(kernel.size, RowsSize) and kernel.size.width <= _WARP_SOFTMAX:
-        role = "softmax_warp_backward" if kernel.is_backward else "softmax_warp_forward"
-        power = max(0, kernel.size.width - 1).bit_length()
-        is_log = str(kernel.variant == "log_softmax").lower()
-        return f"void (anonymous namespace)::{role}<{t}, {t}, float, {power}, {is_log}, false>"
-    role = "cunn_SoftMaxBackward" if kernel.is_backward else "cunn_SoftMaxForward"
-    return f"{_ANONYMOUS}{role}<8, {t}, float, {t}, at::native::{kernel.name}>"
-
-
-def _pointwise(kernel: Kernel, t: str) -> str:
-    functor = _FUNCTORS.get(kernel.name, "at::native::{n}_kernel_cuda(at::TensorIteratorBase&)"
-                            "::{{lambda()#1}}").format(t=t, n=kernel.name)  # fmt: skip
-    if kernel.layout == "strided":
-        return (
-            f"void at::native::elementwise_kernel<128, 4, "
-            f"at::native::gpu_kernel_impl_nocast<{functor}> >"
-        )
-    return (
-        f"void at::native::vectorized_elementwise_kernel<4, {functor}, std::array<char*, 2ul> >"
-        f"(int, {functor}, std::array<char*, 2ul>)"
     )

@@ -49,12 +49,18 @@ def rows(kernel_class: KernelClass, name: str, **options: object) -> Kernel:
          "ampere_sgemm_tf32_s1688gemm_128x64_ldg4_stages_32x3_tn"),
         ("A100", gemm("float64"), "cutlass_80_tensorop_d884gemm_128x64_16x3_tn_align1"),
         ("A100", gemm("int8"), "ampere_i16832gemm_int8_128x64_ldg16_stages_128x3_tn"),
-        ("H100", gemm("bfloat16"),
-         "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x64x64"
-         "_warpgroupsize1x1x1_execute_segment_k_off_kernel__5x_cublas"),
-        ("H100", gemm("float16"),
-         "sm90_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize128x64x64"
-         "_warpgroupsize1x1x1_execute_segment_k_off_kernel__5x_cublas"),
+        ("H100", gemm("bfloat16"), "nvjet_sm90_tst_128x64_64x4_1x2_h_bz_coopA_TNT"),
+        ("H100", gemm("float16", layout="tn"), "nvjet_sm90_hsh_128x64_64x4_1x2_h_bz_coopA_NTN"),
+        ("H100", gemm("float32", compute="tf32"),
+         "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x64x32_warpgroupsize1x1x1"
+         "_execute_segment_k_off_kernel__5x_cublas"),
+        ("H100", gemm("float32"), "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x64x8_stage3"
+         "_warpsize2x2x1_ffma_aligna4_alignc4_execute_kernel__5x_cublas"),
+        ("H100", gemm("int8"),
+         "void cutlass::Kernel2<cutlass_80_tensorop_i16832gemm_s8_128x64_tn_align16>"),
+        ("H100", Kernel.gemm(512, 50257, 768),
+         "void cutlass::Kernel2<cutlass_75_tensorop_bf16_s1688gemm_bf16_128x64_tn_align1>"
+         "(cutlass_75_tensorop_bf16_s1688gemm_bf16_128x64_tn_align1::Params)"),
         ("B200", gemm("bfloat16"), "nvjet_tst_128x64_64x4_2x1_v_bz_TNN"),
         ("B200", gemm("float16"), "nvjet_hsh_128x64_64x4_2x1_v_bz_TNN"),
     ],
@@ -73,24 +79,24 @@ def test_cublas_names_operands_as_columns(ours: str, theirs: str) -> None:
 
 
 def test_split_k_shows_in_the_name_and_a_tile_that_nobody_chose_is_the_usual_one() -> None:
-    assert "_execute_split_k_kernel" in name_of(gemm("bfloat16"), "H100", split_k=4)
+    assert "_bz_splitK_" in name_of(gemm("bfloat16"), "H100", split_k=4)
     assert name_of(gemm("float32"), tile=None) == "ampere_sgemm_128x128_tn"
 
 
 @pytest.mark.parametrize(
-    ("direction", "short", "library"),
+    ("direction", "short", "segments"),
     [
-        ("forward", "fprop", "cudnn_infer"),
-        ("data_gradient", "dgrad", "cudnn_train"),
-        ("weight_gradient", "wgrad", "cudnn_train"),
+        ("forward", "fprop_implicit_gemm", "off"),
+        ("data_gradient", "dgrad_implicit_gemm", "off"),
+        ("weight_gradient", "wgrad_indexed_implicit_gemm", "on"),
     ],
 )
-def test_a_convolution_says_which_way_it_goes(direction: str, short: str, library: str) -> None:
+def test_a_convolution_says_which_way_it_goes(direction: str, short: str, segments: str) -> None:
     kernel = Kernel.convolution(convolution(direction), dtype="float16", layout="channels_last")
 
     assert name_of(kernel, "H100") == (
-        f"sm90_xmma_{short}_implicit_gemm_indexed_f16f16_f16f32_f32_nhwckrsc_nhwc"
-        "_tilesize128x64x32_stage3_warpsize2x2x1_g1_tensor16x8x16_execute_kernel_" + library
+        f"sm90_xmma_{short}_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize128x64x64_warpgroupsize1x1x1"
+        f"_g1_execute_segment_k_{segments}_kernel__5x_cudnn"
     )
 
 
@@ -256,8 +262,9 @@ def test_pointwise_kernels_show_functor_type_and_whether_they_vectorize() -> Non
         "at::native::CUDAFunctor_add<c10::BFloat16>, std::array<char*, 2ul> >"
         "(int, at::native::CUDAFunctor_add<c10::BFloat16>, std::array<char*, 2ul>)"
     )
+    assert name_of(dense, "H100").startswith("void at::native::vectorized_elementwise_kernel<8, ")
     assert name_of(strided) == (
-        "void at::native::elementwise_kernel<128, 4, "
+        "void at::native::elementwise_kernel<128, 2, "
         "at::native::gpu_kernel_impl_nocast<at::native::CUDAFunctor_add<float>> >"
     )
     assert "my_op_kernel_cuda(" in name_of(Kernel.elementwise("my_op", 8, dtype="float32"))
@@ -266,11 +273,10 @@ def test_pointwise_kernels_show_functor_type_and_whether_they_vectorize() -> Non
 @pytest.mark.parametrize(
     ("kernel_class", "op", "part"),
     [
-        (KernelClass.COPY, "cat", "CatArrayBatchedCopy<at::native::(anonymous namespace)::Opaque"
-                                  "Type<4u>,"),
+        (KernelClass.COPY, "cat", "CatArrayBatchedCopy_vectorized<at::native::(anonymous"),
         (KernelClass.GATHER, "embedding", "indexSelectLargeIndex<float, long,"),
         (KernelClass.GATHER, "scatter", "::scatter_kernel<float, long,"),
-        (KernelClass.REDUCTION, "sum", "reduce_kernel<512, 1, at::native::ReduceOp<float, sum_"),
+        (KernelClass.REDUCTION, "sum", "reduce_kernel<512, 1, at::native::ReduceOp<float, at::"),
         (KernelClass.OPTIMIZER, "fused_adam", "multi_tensor_apply_kernel<at::native::(anonymous"),
         (KernelClass.SORT, "sort", "DeviceRadixSortOnesweepKernel<sort, float, long>"),
         (KernelClass.SORT, "topk", "sbtopk::gatherTopK<float,"),
@@ -289,8 +295,8 @@ def test_pytorchs_own_kernels_are_named_by_their_templates(
         (KernelClass.NORMALIZATION, "layer_norm", True,
          "::layer_norm_grad_input_kernel_vectorized<float, float>"),
         (KernelClass.NORMALIZATION, "batch_norm", False, "cudnn::bn_fw_tr_1C11_kernel_NCHW<float"),
-        (KernelClass.NORMALIZATION, "batch_norm", True, "cudnn::bn_bw_1C11_kernel_NCHW<float"),
-        (KernelClass.NORMALIZATION, "batch_norm_sums", True, "cudnn::bn_bw_1C11_kernel_NCHW<"),
+        (KernelClass.NORMALIZATION, "batch_norm", True, "cudnn::bn_bw_1C11_kernel_new<float"),
+        (KernelClass.NORMALIZATION, "batch_norm_sums", True, "batch_norm_backward_reduce_kernel<"),
         (KernelClass.NORMALIZATION, "rms_norm", False, "::ours_kernel<float, float>"),
         (KernelClass.NORMALIZATION, "group_norm", False, "::ours_kernel<float, float>"),
         (KernelClass.SOFTMAX, "softmax", False,

@@ -451,9 +451,12 @@ def test_only_the_last_steps_are_shown_where_there_are_many() -> None:
 @pytest.mark.parametrize(
     ("kernel", "expected"),
     [
-        (KERNELS["addmm"][0], "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x64x64"),
-        (Kernel.gemm(8, 8, 8, dtype="float32"), "ampere_sgemm_128x64_tn"),
-        (KERNELS["relu"][0], "void at::native::vectorized_elementwise_kernel<4, at::native::"),
+        (KERNELS["addmm"][0], "nvjet_sm90_tst_128x64_64x4"),
+        (
+            Kernel.gemm(8, 8, 8, dtype="float32"),
+            "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x64",
+        ),
+        (KERNELS["relu"][0], "void at::native::vectorized_elementwise_kernel<8, at::native::"),
         (KERNELS["allreduce_"][0], "ncclDevKernel_AllReduce_Sum_bf16_RING_LL("),
         (KERNELS["copy_"][0], "Memcpy HtoD"),
         (
