@@ -53,7 +53,9 @@ def test_recurrent_networks_have_the_numbers_of_cudnn() -> None:
     """cudnnRNNMode_t."""
     names = ("RNN_RELU", "RNN_TANH", "LSTM", "GRU")
 
-    assert on("H100", lambda: [*map(torch.backends.cudnn.rnn.get_cudnn_mode, names)]) == [0, 1, 2, 3]
+    found = on("H100", lambda: [*map(torch.backends.cudnn.rnn.get_cudnn_mode, names)])
+
+    assert found == [0, 1, 2, 3]
 
 
 def test_there_is_one_gpu_and_it_is_current() -> None:

@@ -34,9 +34,9 @@ def test_a_value_that_was_set_is_that_of_the_storage() -> None:
 
 def test_a_view_of_larger_elements_leaves_out_the_bytes_at_the_end() -> None:
     def program() -> list[int]:
-        numbers: list[int] = torch.arange(10, dtype=torch.uint8, device="cuda")[:8].view(
-            torch.int32
-        ).tolist()
+        numbers: list[int] = (
+            torch.arange(10, dtype=torch.uint8, device="cuda")[:8].view(torch.int32).tolist()
+        )
         return numbers
 
     assert values_of(program) == [0x03020100, 0x07060504]
