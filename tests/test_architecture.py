@@ -153,7 +153,7 @@ TESTED_WITH = {
     "neusight.memory.allocator_settings": "memory/test_allocator.py",
     "neusight.memory.encoder": "ops/products/test_encoder.py",
     "neusight.ops.rows.rms_norm": "ops/rows/test_normalization.py",
-    "neusight.output.native_names": "output/test_kernel_names.py",
+    "neusight.output.names.native": "output/names/test_kernel.py",
     "neusight.output.trace": "output/test_trace.py",
     "neusight.predictors.errors": "predictors/test_registry.py",
     "neusight.predictors.learned.convolutions": "learned/test_features.py",

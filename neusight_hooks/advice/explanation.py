@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from neusight.output.kernel_names import kernel_display_name
+from neusight.output.names.kernel import kernel_display_name
 from neusight.predictors.formatting import bytes_text, counted, time_text
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import (

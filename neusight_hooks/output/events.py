@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from neusight.memory.placement import MemoryTimeline
-from neusight.output.kernel_names import kernel_display_name, launched_name
-from neusight.output.rocm_names import hip_call, miopen_op
+from neusight.output.names.kernel import kernel_display_name, launched_name
+from neusight.output.names.rocm import hip_call, miopen_op
 from neusight.predictors.gpu import GPU
 from neusight.recording.recording import Argument, TensorSpec
 from neusight.timeline.operators.tree import shown_positions, with_operators

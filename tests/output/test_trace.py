@@ -11,7 +11,7 @@ import pytest
 
 from neusight.integrations.profiles.reading.reading import read_profile
 from neusight.memory.placement import memory_of
-from neusight.output.kernel_names import kernel_display_name
+from neusight.output.names.kernel import kernel_display_name
 from neusight.output.trace.file import TraceOptions, save_trace, trace_events, write_trace
 from neusight.predictors.errors import TraceError
 from neusight.predictors.gpu import GPU

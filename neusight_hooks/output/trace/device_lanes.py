@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from neusight.output.kernel_names import kernel_display_name, launched_name
+from neusight.output.names.kernel import kernel_display_name, launched_name
 from neusight.output.trace.arguments import forecast_arguments, launch_arguments
 from neusight.output.trace.collectives import Collectives, is_collective
 from neusight.output.trace.events import APART_NS, LAUNCH_ARROW, EventLog, joined, members

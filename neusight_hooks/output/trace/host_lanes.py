@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from neusight.output.rocm_names import hip_call, miopen_op
+from neusight.output.names.rocm import hip_call, miopen_op
 from neusight.output.trace.collectives import Collectives, is_collective, parameters
 from neusight.output.trace.composite_inputs import ShownInputs
 from neusight.output.trace.device_lanes import DeviceLanes

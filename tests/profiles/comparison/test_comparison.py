@@ -21,7 +21,7 @@ from neusight.integrations.profiles.aliases import class_of_name, size_of
 from neusight.integrations.profiles.comparison.comparison import Comparison, compare
 from neusight.integrations.profiles.reading.profile import HostOp, Profile
 from neusight.integrations.profiles.reading.reading import read_profile_events
-from neusight.output.kernel_names import kernel_display_name
+from neusight.output.names.kernel import kernel_display_name
 from neusight.predictors.errors import TraceError
 from neusight.predictors.kernel import KernelClass
 from places import ROOT, TRACES, needs_traces

@@ -7,8 +7,8 @@ import torch
 
 import neusight
 from neusight.integrations.profiles.aliases import class_of_name
-from neusight.output.kernel_names import kernel_display_name
-from neusight.output.rocm_names import hip_call, miopen_op
+from neusight.output.names.kernel import kernel_display_name
+from neusight.output.names.rocm import hip_call, miopen_op
 from neusight.output.trace.file import trace_events
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import ConvolutionSize, Kernel, KernelClass

@@ -1,14 +1,14 @@
 """What a kernel is called in a profile: the names that cuBLAS, cuDNN, PyTorch, NCCL would show.
 
-Those of ROCm's libraries are in `rocm_names`.
+Those of ROCm's libraries are in `rocm`, PyTorch's own in `native`.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from neusight.output.native_names import CPP_TYPE, native_display_name
-from neusight.output.rocm_names import rocm_display_name
+from neusight.output.names.native import CPP_TYPE, native_display_name
+from neusight.output.names.rocm import rocm_display_name
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import (
     HOST_COPIES,
@@ -258,21 +258,8 @@ _EFFICIENT_BUILDS = ((5, 0), (7, 0), (7, 5), (8, 0))
 
 
 def _attention(kernel: Kernel, size: AttentionSize, gpu: GPU) -> str:
-    t = "cutlass::bfloat16_t" if kernel.dtype == "bfloat16" else "cutlass::half_t"
-    head = size.head_dim
-    causal = str(size.causal).lower()
     if kernel.variant in _FLASH:
-        if size.backward:
-            traits = f"Flash_bwd_kernel_traits<{head}, 64, 128, 8, 2, 4, 4, false, false, {t}>"
-            return (
-                "void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel"
-                f"<pytorch_flash::{traits}, false, {causal}>(pytorch_flash::Flash_bwd_params)"
-            )
-        traits = f"Flash_fwd_kernel_traits<{head}, 128, 128, 4, false, false, {t}>"
-        return (
-            f"void pytorch_flash::flash_fwd_kernel<pytorch_flash::{traits}, false, {causal}>"
-            "(pytorch_flash::Flash_fwd_params)"
-        )
+        return _flash_attention(kernel, size)
     if kernel.variant == "flash_attention_triton":
         return "_bwd_kernel" if size.backward else "_fwd_kernel"
     if kernel.variant == "cudnn_attention":
@@ -286,4 +273,20 @@ def _attention(kernel: Kernel, size: AttentionSize, gpu: GPU) -> str:
     build = f"sm{built[0]}{built[1]}"
     return (
         f"fmha_cutlass{direction}_{short}_aligned_64x128_rf_{build}(PyTorchMemEffAttention::Params)"
+    )
+
+
+def _flash_attention(kernel: Kernel, size: AttentionSize) -> str:
+    t = "cutlass::bfloat16_t" if kernel.dtype == "bfloat16" else "cutlass::half_t"
+    causal = str(size.causal).lower()
+    if size.backward:
+        traits = f"Flash_bwd_kernel_traits<{size.head_dim}, 64, 128, 8, 2, 4, 4, false, false, {t}>"
+        return (
+            "void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel"
+            f"<pytorch_flash::{traits}, false, {causal}>(pytorch_flash::Flash_bwd_params)"
+        )
+    traits = f"Flash_fwd_kernel_traits<{size.head_dim}, 128, 128, 4, false, false, {t}>"
+    return (
+        f"void pytorch_flash::flash_fwd_kernel<pytorch_flash::{traits}, false, {causal}>"
+        "(pytorch_flash::Flash_fwd_params)"
     )

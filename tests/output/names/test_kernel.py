@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from neusight.output.kernel_names import kernel_display_name, launched_name
+from neusight.output.names.kernel import kernel_display_name, launched_name
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import ConvolutionSize, Kernel, KernelClass, Layout, Variant
 from neusight.predictors.predictor import Estimate

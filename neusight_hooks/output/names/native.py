@@ -133,7 +133,7 @@ _WIDE_VECTORS = ((9, 0), (10, 0))
 def native_display_name(kernel: Kernel, gpu: GPU) -> str:
     """The name of one of PyTorch's own kernels, or of cuDNN's batch norms."""
     t = CPP_TYPE.get(kernel.dtype, "float")
-    name, kind, anonymous = kernel.name, kernel.kernel_class, _ANONYMOUS
+    name, kind = kernel.name, kernel.kernel_class
     if name == "cat":
         return _cat(kernel)
     if name in _OWN_NAMES:
@@ -148,18 +148,20 @@ def native_display_name(kernel: Kernel, gpu: GPU) -> str:
         return _normalization(kernel, t)
     if kind is KernelClass.SOFTMAX:
         return _softmax(kernel, t)
-    if kind is KernelClass.REDUCTION:
-        return f"void at::native::reduce_kernel<512, 1, at::native::ReduceOp<{t}, {name}_functor> >"
-    if kind is KernelClass.OPTIMIZER:
-        return (
-            f"{anonymous}multi_tensor_apply_kernel<at::native::(anonymous namespace)::"
-            f"TensorListMetadata<4>, {name}<{t}, 4> >"
-        )
-    if kind is KernelClass.GATHER:
-        return f"{anonymous}{name}_kernel<{t}, long, unsigned int, 2, 2, -2, true>"
-    if kind is KernelClass.SORT:
-        return f"void at_cuda_detail::cub::DeviceRadixSortOnesweepKernel<{name}, {t}, long>"
+    if kind in _OF_KIND:
+        return _OF_KIND[kind].format(t=t, name=name)
     return _pointwise(kernel, t, gpu)
+
+
+#: Of a class without a name of its own.
+_OF_KIND = {
+    KernelClass.REDUCTION: "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<{t}, "
+    "{name}_functor> >",
+    KernelClass.OPTIMIZER: f"{_ANONYMOUS}multi_tensor_apply_kernel<at::native::(anonymous "
+    "namespace)::TensorListMetadata<4>, {name}<{t}, 4> >",
+    KernelClass.GATHER: f"{_ANONYMOUS}{{name}}_kernel<{{t}}, long, unsigned int, 2, 2, -2, true>",
+    KernelClass.SORT: "void at_cuda_detail::cub::DeviceRadixSortOnesweepKernel<{name}, {t}, long>",
+}
 
 
 def _cat(kernel: Kernel) -> str:

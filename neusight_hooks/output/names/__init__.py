@@ -1,0 +1,1 @@
+"""What kernels are called in a profile."""
