@@ -4,6 +4,7 @@
     python benchmarks/ratchet.py llm_layers deepbench   some of them
     python benchmarks/ratchet.py --update               stores the scores
     python benchmarks/ratchet.py --table                all groups with median, bias and intervals
+    python benchmarks/ratchet.py --history FILE.csv     stored scores beside the first ones in git
 
 A group is what a source measured on one GPU in one layout and dtype, in training or in inference;
 groups of fewer than 8 rows are not held. One is worse where its median error grew by more than 10 %
@@ -15,9 +16,11 @@ The scores lie in `group_scores/`, a file a source. Each benchmark compares its 
 from __future__ import annotations
 
 import argparse
+import csv
 import importlib
 import json
 import re
+import subprocess
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -199,11 +202,47 @@ def table(source: str, now: Mapping[str, Score], stored: Mapping[str, Score]) ->
     return "\n".join(lines)
 
 
+def first_scores(source: str) -> dict[str, Score]:
+    """The scores of a source in the commit that first stored them."""
+    path = f"benchmarks/group_scores/{source}.json"
+    commits = _git("log", "--diff-filter=A", "--format=%H", "--", path).split()
+    text = _git("show", f"{commits[-1]}:{path}") if commits else "{}"
+    return {name: Score(**values) for name, values in json.loads(text).items()}
+
+
+def _git(*arguments: str) -> str:
+    folder = Path(__file__).parents[1]
+    return subprocess.run(
+        ["git", *arguments], cwd=folder, check=True, capture_output=True, text=True
+    ).stdout
+
+
+def write_history(path: Path) -> None:
+    """A line a group: its score as stored, and the first one; groups that are new have none."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        figures = ("rows", "median", "bias")
+        firsts = (f"first_{name}" for name in figures)
+        writer.writerow(["source", "group", *figures, "in_80", *firsts])
+        for source in SOURCES:
+            first = first_scores(source)
+            for name, score in read_scores(source).items():
+                before = first.get(name)
+                past = (before.rows, before.median, before.bias) if before else ("", "", "")
+                writer.writerow(
+                    [source, name, score.rows, score.median, score.bias, score.in_80, *past]
+                )
+
+
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("source", nargs="*", metavar="SOURCE", help=", ".join(SOURCES))
+    parser.add_argument("--history", type=Path, metavar="FILE", help="write it, and no more")
     options = parsed(parser)
+    if options.history:
+        write_history(options.history)
+        return 0
     unknown = sorted(set(options.source) - set(SOURCES))
     if unknown:
         parser.error(f"unknown source {unknown[0]!r}; known: {', '.join(SOURCES)}")

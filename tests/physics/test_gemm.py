@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -189,7 +190,7 @@ ROUND = replace(
 )
 
 
-def terms_of(kernel: Kernel, tile: tuple[int, int], split: int, **constants: float) -> GemmTerms:
+def terms_of(kernel: Kernel, tile: tuple[int, int], split: int, **constants: Any) -> GemmTerms:
     """The terms of one product under one tile on the round GPU."""
     tiles = Candidates(*(np.array([[float(part)]]) for part in (*tile, split)))
     return gemm_terms(
