@@ -223,9 +223,10 @@ def _fitting_text(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
     stated = [f"most {unit} that fit: {sweep.argument} {best.value}"]
     if unit == _STEPS:
         stated = ["the batch of a step is not known, so no value is called the best"]
-    numbers = [(_number(point.value), point) for point in points]
-    if all(number is not None for number, _ in numbers):
-        known = sorted((number or 0.0, point.used_bytes, point) for number, point in numbers)
+    numbers = [number for point in points if (number := _number(point.value)) is not None]
+    if len(numbers) == len(points):
+        used = (point.used_bytes for point in points)
+        known = sorted(zip(numbers, used, points, strict=True), key=lambda each: each[:2])
         if unit != _STEPS and len(fitting) >= _LEAST_FOR_KNEE:
             stated.append(f"knee: {sweep.argument} {_knee(fitting, unit).value}")
         largest = max(number for number, _, point in known if point in fitting)

@@ -206,7 +206,7 @@ def _field_of_op(events: Sequence[DeviceEvent]) -> str:
 def _observe_nodes(profile: Profile, found: dict[str, list[float]]) -> None:
     """What the autograd engine adds around the ops of a node."""
     open_nodes: list[tuple[int, int, int]] = []  # end, duration, time of its ops
-    reached: dict[str, int] = {}
+    reached: dict[str, int] = defaultdict(int)
 
     def close(until_ns: float) -> None:
         while open_nodes and open_nodes[-1][0] <= until_ns:
@@ -219,7 +219,7 @@ def _observe_nodes(profile: Profile, found: dict[str, list[float]]) -> None:
             open_nodes.append((op.end_ns, op.duration_ns, 0))
             continue
         is_inside = open_nodes and op.end_ns <= open_nodes[-1][0]
-        if is_inside and op.name.startswith("aten::") and op.start_ns >= reached.get(op.thread, 0):
+        if is_inside and op.name.startswith("aten::") and op.start_ns >= reached[op.thread]:
             end_ns, duration_ns, inside_ns = open_nodes[-1]
             open_nodes[-1] = (end_ns, duration_ns, inside_ns + op.duration_ns)
             reached[op.thread] = op.end_ns

@@ -65,9 +65,9 @@ Bench: TypeAlias = "RealBench | Rehearsal"
 
 def main(rehearsed_gpu: str | None = None) -> int:
     """Answers requests until there are no more."""
-    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what libraries print is no reply
-    return serve(sys.stdin, out, rehearsed_gpu)
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as out:
+        os.dup2(2, 1)  # what libraries print is no reply
+        return serve(sys.stdin, out, rehearsed_gpu)
 
 
 def serve(requests: TextIO, out: TextIO, rehearsed_gpu: str | None) -> int:

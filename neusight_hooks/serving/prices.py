@@ -648,9 +648,8 @@ def _nodes(value: float) -> tuple[int, int, float]:
     """The nodes below and above, and how far between them it lies, in logarithms. Small whole
     numbers are nodes."""
     if value <= _NODES:
-        low = int(value)
-        share = value - low
-        return max(1, low), max(1, low + 1), 0.0 if low < 1 else share
+        low = max(1, int(value))
+        return low, low + 1, max(0.0, value - low)
     place = math.log2(value) * _NODES
     low = math.floor(place)
     below, above = _node(low), _node(low + 1)

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from ranks import join
 
 import neusight
-from neusight.integrations.cli.files import write_chakra_traces, write_traces
+from neusight.integrations.cli.files import write_chakra_traces, write_json, write_traces
 
 
 def reduced(world_size: int = 4, *, rank: int = 0, sends: bool = False) -> neusight.Forecast:
@@ -32,6 +32,13 @@ def side_by_side(*ranks: neusight.Forecast) -> neusight.Forecast:
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
+
+
+def test_equal_documents_are_written_as_equal_bytes(tmp_path: Path) -> None:
+    write_json(str(tmp_path / "o.json"), {"b": [1], "a": "x"})
+
+    text = (tmp_path / "o.json").read_text(encoding="utf-8")
+    assert text == '{\n "a": "x",\n "b": [\n  1\n ]\n}\n'
 
 
 def test_a_trace_of_one_rank_is_named_by_it(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from neusight.exit_codes import ExitCode
 from neusight.integrations.cli.commands import compare, doctor
-from neusight.integrations.cli.main import _split, main
+from neusight.integrations.cli.main import _parser, _parsers_of, _split, main
 from neusight.integrations.program.program import Program
 from neusight.predictors.errors import OptionError, SlowMachineError, UnsupportedTorchError
 from warm_python import run_python
@@ -49,6 +50,20 @@ def test_all_that_follows_the_script_is_the_scripts() -> None:
 
     assert own == ["run", "--gpu", "H100", "--strict"]
     assert program == Program("train.py", ("--gpu", "3", "-m", "x"))
+
+
+def test_the_help_of_an_option_states_its_default() -> None:
+    """A number in brackets at the end."""
+    stated, actual = {}, {}
+    for command, parser in _parsers_of(_parser()).items():
+        for action in parser._actions:
+            number = re.search(r"\(([0-9.]+)\)$", action.help or "")
+            if number is not None and isinstance(action.default, int | float):
+                name = command, action.option_strings[0]
+                stated[name], actual[name] = float(number[1]), action.default
+
+    assert actual == stated
+    assert len(stated) > 20
 
 
 def test_a_module_is_run_with_its_own_arguments() -> None:

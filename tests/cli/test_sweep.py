@@ -95,6 +95,14 @@ def test_the_largest_that_fits_and_where_memory_ends_are_stated() -> None:
     assert [line.count("█") for line in table.splitlines()[2:6]] == [12, 24, 24, 21]
 
 
+def test_a_number_that_is_written_in_two_ways_is_one() -> None:
+    points = [point("0", 20, 40), point("0.0", 10, 40), point("2", 10, 60)]
+
+    table = sweep_table(Sweep("lr", ("0", "0.0", "2")), points)
+
+    assert "largest that fits: 2 (memory grows by 10 GiB each: full at about 4)" in table
+
+
 def test_the_knee_is_where_more_throughput_costs_more_latency() -> None:
     """With a step of 8 ms and 1 ms a sample, throughput over latency is n / (8 + n)², at most
     where n is 8 (Kleinrock 1979)."""

@@ -9,15 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from neusight.integrations.cli.commands.layouts import _request
-from neusight.integrations.cli.main import _parser
 from neusight.integrations.layouts.block import BlockOf, recorded_block
 from neusight.integrations.layouts.layout import Layout, ModelShape, StepLoad
 from neusight.integrations.layouts.pricing import LayoutPrice
 from neusight.integrations.layouts.report import script_text
 from neusight.integrations.layouts.search import SearchRequest, with_runs
-from neusight.predictors.clusters.named import find_topology
-from neusight.predictors.clusters.topology import Level
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import KernelClass
 from neusight.predictors.registry import find_predictor
@@ -52,8 +48,6 @@ class Net(nn.Module):
 def build():
     return Net()
 """
-NO_DATA = ("--loader-tokens", "0")
-FAST = ("--network-gbps", "fast")
 WORDS = ("-m", "neusight", "plan", "--gpu", "H100", "--quiet", "--sequence", "128")
 
 
@@ -110,61 +104,6 @@ def test_ranks_that_split_a_decoders_layers_share_the_sequence_between_them(tmp_
     assert {"all_gather", "reduce_scatter"} <= collectives
     assert shared.input_bytes == alone.input_bytes / 4
     assert shared.kept_bytes < alone.kept_bytes / 3
-
-
-def test_layouts_are_priced_on_the_network_that_is_stated(tmp_path: Path) -> None:
-    (tmp_path / "model.py").write_text(MODEL)
-    model = f"{tmp_path}/model.py:build"
-
-    def network_of(*words: str) -> Level | None:
-        given = ("--model", model, "--world-size", "16", "--tokens", "4k", *words)
-        options = _parser().parse_args(["plan", "--gpu", "H100", *given])
-        [gpu] = _request(options, 4096, ["H100"]).gpus
-        return gpu.topology.network if gpu.topology else None
-
-    assert network_of() is None
-    assert network_of("--topology", "p4d") == find_topology("p4d").network
-    stated = network_of("--network-gbps", "12.5x4")
-    assert stated is not None
-    assert (stated.gbps, stated.nics_per_node) == (12.5, 4)
-
-
-@pytest.mark.parametrize(
-    ("words", "reported"),
-    [
-        (("--model", "model.py:build"), "wants to know --world-size and the --tokens"),
-        (("--model", "none.json", "--world-size", "8", "--tokens", "4k"), "the file must be there"),
-        (("--model", "model.py:build", "--world-size", "3", "--tokens", "4k"), "cannot share"),
-        (("--model", "model.py:build", "--world-size", "8", "--tokens", "few"), "--tokens is"),
-        (
-            ("--model", "model.py:build", "--world-size", "8", "--tokens", "4k", *NO_DATA),
-            "--loader-tokens is 0",
-        ),
-        (
-            ("--model", "model.py:build", "--world-size", "8", "--tokens", "4k", "--mtbf", "9"),
-            "--mtbf is for a whole training",
-        ),
-        (("--model", "model.py:none", "--world-size", "8", "--tokens", "4k"), "makes no model"),
-        (
-            ("--model", "model.py:build", "--world-size", "8", "--tokens", "4k", "--sweep", "a=1"),
-            "--sweep, --rank and --ray are for a script",
-        ),
-        (
-            ("--model", "model.py:build", "--world-size", "8", "--tokens", "4k", *FAST),
-            "--network-gbps is 'fast'",
-        ),
-    ],
-)
-def test_what_cannot_be_laid_out_is_wrong_use(
-    words: tuple[str, ...], reported: str, tmp_path: Path
-) -> None:
-    (tmp_path / "model.py").write_text(MODEL)
-
-    done = run_python(*WORDS, *words, cwd=tmp_path)
-
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert reported in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 PRICE = LayoutPrice(Layout(), "H100", *([1.0] * 13))

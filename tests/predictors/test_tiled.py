@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -44,6 +45,19 @@ def test_an_estimate_does_not_depend_on_its_batch(order: list[int], count: int) 
     chosen = [KERNELS[index] for index in order[:count]]
 
     assert Tiled().predict(chosen, find_gpu("A100")) == [alone[kernel] for kernel in chosen]
+
+
+def test_a_gpu_that_was_not_measured_has_an_interval_half_as_wide_again() -> None:
+    measured = find_gpu("H100")
+    gpus = measured, replace(measured, constants_origin="prior: of an A100")
+    kernel = Kernel.elementwise("add", 10**8, dtype="float32", num_inputs=2)
+
+    above, above_prior = (
+        (one.high_us - one.latency_us) / one.latency_us
+        for one in (Tiled().predict([kernel], gpu)[0] for gpu in gpus)
+    )
+
+    assert above_prior == pytest.approx(1.5 * above, rel=1e-3)
 
 
 def test_large_batches_equal_single_ones() -> None:

@@ -10,7 +10,12 @@ from torch import nn
 
 import neusight
 from neusight.integrations.profiles.host_costs import costs_of, merged_costs, scaled_costs
-from neusight.integrations.profiles.reading.profile import Profile
+from neusight.integrations.profiles.reading.profile import (
+    DeviceEvent,
+    HostOp,
+    Profile,
+    RuntimeCall,
+)
 from neusight.integrations.profiles.reading.reading import read_profile, read_profile_events
 from neusight.output.trace.file import trace_events
 from neusight.predictors.gpu import find_gpu
@@ -67,6 +72,27 @@ def test_the_costs_make_a_host_profile() -> None:
     assert set(costs) == set(HOST_COSTS)
     arguments: dict[str, Any] = {"name": "measured", **costs}
     assert HostProfile(**arguments).launch_us == costs["launch_us"]
+
+
+def test_an_autograd_node_costs_what_its_ops_do_not() -> None:
+    node, op = "autograd::engine::evaluate_function: MulBackward0", "aten::mul"
+    starts = range(0, 500_000, 100_000)
+    ops = [
+        HostOp(name, start + after, duration, "1")
+        for start in starts
+        for name, after, duration in (
+            (node, 0, 50_000), (op, 1_000, 20_000), (op, 2_000, 5_000), (op, 30_000, 9_000),
+            (op, 60_000, 9_000),
+        )
+    ]  # fmt: skip
+    calls = [RuntimeCall("cudaLaunchKernel", start, 4_000, "1") for start in starts]
+    events = [DeviceEvent("kernel", "k", n, 1, 0, 7, launch=i) for i, n in enumerate(starts)]
+    profile = Profile("", "H100", False, True, (), tuple(ops), tuple(events), tuple(calls))
+
+    costs = costs_of(profile, find_gpu("H100"))
+
+    assert costs is not None
+    assert costs["node_us"] == 50.0 - 20.0 - 9.0
 
 
 def test_a_profile_without_launches_says_nothing() -> None:

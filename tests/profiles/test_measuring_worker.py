@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from neusight.integrations.profiles.measuring_worker import RealBench, Rehearsal, answers, serve
+from neusight.integrations.profiles.measuring_worker import (
+    RealBench,
+    Rehearsal,
+    answers,
+    main,
+    serve,
+)
 from neusight.predictors.errors import DataError
 from neusight.predictors.measuring.folder import Sample, sample_from_json
 from neusight.predictors.measuring.probes import Probe, prepared
@@ -37,6 +44,15 @@ def test_each_request_is_answered_until_it_is_done() -> None:
     ]  # fmt: skip
     assert replies[0]["environment"]["gpu"] == "forecast of H100-SXM5-80GB"
     assert replies[0]["environment"]["driver"] == "none, a rehearsal"
+
+
+def test_what_a_library_prints_is_no_reply(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main("H10") == 2
+    os.write(1, b"a library")
+
+    out, err = capfd.readouterr()
+    assert "Unknown GPU 'H10'" in json.loads(out)["error"]
+    assert err == "a library"
 
 
 def test_a_rehearsal_gives_the_times_that_are_forecast() -> None:

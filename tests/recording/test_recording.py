@@ -50,6 +50,10 @@ def test_an_expanded_dimension_is_read_once() -> None:
     assert TensorSpec((1000, 8), (8, 1), "float32").num_bytes == 32_000
 
 
+def test_a_repeated_argument_is_read_with_the_other() -> None:
+    assert TensorSpec((1000, 8), (8, 1), "float32", is_repeated=True).num_bytes == 0
+
+
 def test_an_empty_tensor_has_no_bytes() -> None:
     assert TensorSpec((0, 8), (8, 1), "float32").num_bytes == 0
 

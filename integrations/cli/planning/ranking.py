@@ -79,8 +79,13 @@ class Ranking:
 
     def _time(self, point: PlanPoint) -> float:
         """Seconds for one of the unit, all ranks."""
-        assert point.row is not None
-        return 1.0 / (self.unit.rate(point.row) or 0.0)
+        return 1.0 / self._rate(point)
+
+    def _rate(self, point: PlanPoint) -> float:
+        """Of the unit a second, all ranks."""
+        rate = None if point.row is None else self.unit.rate(point.row)
+        assert rate is not None
+        return rate
 
     def _cost(self, point: PlanPoint) -> float:
         """What the unit costs at the GPUs' prices; in GPU-hours where not all have one."""
@@ -127,7 +132,7 @@ class Ranking:
     def _cells(self, point: PlanPoint) -> list[str]:
         row = point.row
         assert row is not None
-        rate = self.unit.rate(row) or 0.0
+        rate = self._rate(point)
         return [
             *(value for _, value in point.candidate.settings),
             row.gpu,

@@ -453,10 +453,11 @@ def _install_queries(patches: Patches, gpu: GPU, on_query: OnQuery) -> None:
     patches.set(torch.version, "cuda", None if gpu.vendor == "amd" else CUDA_VERSION)
     # It says on a build for a GPU that Triton is missing, which here is no more than not installed.
     patches.set(logging.getLogger("torch.utils.flop_counter"), "disabled", True)
-    cudnn = torch.backends.cudnn
-    patches.replace_code(cudnn, "is_available", lambda: True)
-    patches.replace_code(cudnn, "version", answering("cudnn.version", cudnn_version(gpu)))
-    patches.replace_code(cudnn, "is_acceptable", lambda tensor: tensor.is_cuda)
+    cudnn: Any = torch.backends.cudnn
+    functions = cudnn.m  # the module behind its properties: they call each other
+    patches.replace_code(functions, "is_available", lambda: True)
+    patches.replace_code(functions, "version", answering("cudnn.version", cudnn_version(gpu)))
+    patches.replace_code(functions, "is_acceptable", lambda tensor: tensor.is_cuda)
     patches.replace_code(cudnn.rnn, "get_cudnn_mode", _CUDNN_RNN_MODES.__getitem__)
 
 

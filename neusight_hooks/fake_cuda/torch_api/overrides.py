@@ -352,9 +352,7 @@ def _rnn(
         params = [parameter.to(dtype) for parameter in params]
     num_directions = 2 if bidirectional else 1
     per_layer = len(params) // (num_layers * num_directions)
-    hidden_size = (
-        params[1].shape[1] if per_layer not in (3, 5) else params[0].shape[0] // _NUM_GATES[mode]
-    )
+    hidden_size = params[0].shape[0] // _NUM_GATES[mode]
     proj_size = hidden.shape[2] if per_layer in (3, 5) else 0
     # All is cast already; a CUDA build's own autocast rule would ask cuDNN for its weight layout.
     with torch.autocast("cuda", enabled=False):

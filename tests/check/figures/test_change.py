@@ -39,6 +39,12 @@ def test_twice_the_batch_in_less_than_twice_the_time_is_better() -> None:
     assert (rate.before, rate.after, rate.status) == (8000.0, 10000.0, "better")
 
 
+def test_the_programs_part_of_a_change_is_rounded_to_a_picosecond() -> None:
+    found = changes(figures(8, 1000.0), figures(8, 1000.0 + 4 / 3), tool_us=1.0)
+
+    assert found["step_latency_us"].by_program == 0.333333
+
+
 @pytest.mark.parametrize(("latency_us", "status"), [(2011.0, "worse"), (2009.0, "within")])
 def test_a_sample_is_judged_within_the_latency_s_tolerance(latency_us: float, status: str) -> None:
     found = changes(figures(8, 1000.0), figures(16, latency_us))

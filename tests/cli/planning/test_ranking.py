@@ -79,6 +79,23 @@ def test_without_prices_the_cost_is_gpu_hours() -> None:
     assert float(first.split()[-1]) == pytest.approx(40 / 3600, rel=1e-2)
 
 
+def test_the_table_shows_a_candidate_in_a_row() -> None:
+    few, many = point(SMALL, row("H100", 81, tokens=None)), point(LARGE, row("H100", 50))
+
+    by_steps, by_tokens = Ranking((SMALL,), (few,)), Ranking((LARGE,), (many,))
+
+    lines = [line.split("  ") for it in (by_steps, by_tokens) for line in it.text().splitlines()]
+    cells = [[cell.strip() for cell in line if cell.strip()] for line in lines]
+    # 4 GPUs for 1000 steps of 0.081 s; for a million tokens, 1000 in 0.05 s.
+    assert cells[:2] == [
+        ["rank", "batch", "GPU", "ms a step", "80 % range", "steps/s", "MFU", "exposed", "GiB",
+         "fits", "GPU h, 1000 steps"],
+        ["1", "1", "H100", "81.00", "72.90 to 89.10", "12", "40.0%", "0.50", "10.0 of 80", "yes",
+         "0.09"],
+    ]  # fmt: skip
+    assert (cells[5][5], cells[5][-1]) == ("20,000", "0.0556")
+
+
 def test_prices_decide_what_is_cheapest() -> None:
     fast = point(SMALL, row("B200", 5, price=10.0))
     cheap = point(SMALL, row("H100", 10, price=2.0))

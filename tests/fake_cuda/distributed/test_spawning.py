@@ -34,6 +34,15 @@ def test_the_function_runs_once_as_the_rank(rank: int) -> None:
     assert mp.spawn is spawn  # type: ignore[attr-defined, unused-ignore]
 
 
+def test_without_a_number_of_processes_it_is_one() -> None:
+    found: list[int] = []
+    with neusight.forecast_on("H100", world_size=2, rank=1):
+        torch.ones(1, device="cuda")
+        mp.spawn(found.append)  # type: ignore[attr-defined, unused-ignore]
+
+    assert found == [0]
+
+
 def test_who_does_not_wait_gets_something_to_wait_for() -> None:
     found: list[int] = []
     with neusight.forecast_on("H100", world_size=2):

@@ -307,6 +307,15 @@ def test_nothing_enabled_is_an_error() -> None:
     assert choose_attention(attention(only="NONE")) == "error"
 
 
+def test_the_efficient_kernel_takes_heads_of_one_element_and_none_of_no_element() -> None:
+    """Where a GEMM's operands are not aligned (sdp_utils.cpp)."""
+    one, none = (attention(D=size, dtype="fp32", only="EFFICIENT_ATTENTION") for size in (1, 0))
+
+    chosen = [choose_attention(call, compute_capability=(7, 0)) for call in (one, none)]
+
+    assert chosen == ["efficient", "error"]
+
+
 def test_a_mask_expanded_along_the_keys_leaves_only_math() -> None:
     mask = TensorSpec((2, 1, 128, 128), (128, 128, 1, 0), "bool")
 
@@ -323,6 +332,9 @@ def test_a_mask_expanded_along_the_keys_leaves_only_math() -> None:
         (attention(Hk=2, enable_gqa=True), "flash"),
         (attention(Hk=2, enable_gqa=True, mask=boolean(128, 128)), "math"),
         (attention(dtype="fp64"), "math"),
+        (attention(D=72, only="EFFICIENT_ATTENTION"), "efficient"),
+        (attention(D=68, dtype="fp32", only="EFFICIENT_ATTENTION"), "efficient"),
+        (attention(D=68, only="EFFICIENT_ATTENTION"), "error"),
     ],
 )
 def test_amd_never_takes_cudnn(call: AttentionCall, expected: str) -> None:

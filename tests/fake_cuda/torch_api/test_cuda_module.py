@@ -49,6 +49,15 @@ def test_it_answers_as_the_driver_of_the_target(
     assert round(target.memory_bytes / 1e9) == gigabytes
 
 
+def test_recurrent_networks_have_the_numbers_of_cudnn() -> None:
+    """cudnnRNNMode_t."""
+    names = ("RNN_RELU", "RNN_TANH", "LSTM", "GRU")
+
+    found = on("H100", lambda: [*map(torch.backends.cudnn.rnn.get_cudnn_mode, names)])
+
+    assert found == [0, 1, 2, 3]
+
+
 def test_there_is_one_gpu_and_it_is_current() -> None:
     def answers() -> tuple[Any, ...]:
         torch.cuda.set_device(0)

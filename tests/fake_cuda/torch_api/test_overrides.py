@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -134,7 +135,7 @@ def test_recurrent_networks_have_the_shapes_of_the_cpu(
     kind: str, bidirectional: bool, packed: bool
 ) -> None:
     def shapes(device: str) -> list[tuple[int, ...]]:
-        options: dict[str, Any] = {"num_layers": 2, "bidirectional": bidirectional}
+        options: dict[str, Any] = {"num_layers": 2, "bidirectional": bidirectional, "bias": packed}
         if kind == "LSTM":
             options["proj_size"] = 5
         network = getattr(nn, kind)(8, 16, **options).to(device)
@@ -152,6 +153,30 @@ def test_recurrent_networks_have_the_shapes_of_the_cpu(
         found = shapes("cuda")
 
     assert found == shapes("cpu")
+
+
+@pytest.mark.parametrize(
+    ("network", "num_gates"),
+    [(nn.RNN, 1), (partial(nn.RNN, nonlinearity="relu"), 1), (nn.GRU, 3), (nn.LSTM, 4)],
+)
+def test_a_recurrent_network_keeps_its_gates_and_two_states_for_backward(
+    network: Any, num_gates: int
+) -> None:
+    found = calls("H100", lambda: network(8, 16).cuda()(torch.ones(7, 3, 8, device="cuda")))
+
+    (call,) = [call for call in found if call.signature.op == "aten::_cudnn_rnn"]
+    assert call.signature.outputs[3].shape == (7 * 3 * 16 * (num_gates + 2) * 4,)
+
+
+@pytest.mark.parametrize("is_two_way", [False, True])
+def test_a_recurrent_network_states_its_sizes(is_two_way: bool) -> None:
+    def program() -> None:
+        network = nn.LSTM(8, 16, num_layers=2, proj_size=5, bias=False, bidirectional=is_two_way)
+        network.cuda()(torch.ones(7, 3, 8, device="cuda"))
+
+    (call,) = [call for call in calls("H100", program) if call.signature.op == "aten::_cudnn_rnn"]
+    sizes = ("weight_stride0", "hidden_size", "proj_size")
+    assert [call.signature.by_name[name] for name in sizes] == [3, 16, 5]
 
 
 def test_a_recurrent_network_in_autocast_computes_in_half() -> None:

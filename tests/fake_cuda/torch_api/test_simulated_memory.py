@@ -14,6 +14,22 @@ from neusight.predictors.gpu import find_gpu
 MIB = 2**20
 
 
+def test_memory_that_runs_out_is_reported_in_gib() -> None:
+    with neusight.forecast_on("H100", on_out_of_memory="raise") as forecast:
+        kept = torch.empty(2 * 1024 * MIB, dtype=torch.uint8, device="cuda")
+        with pytest.raises(torch.OutOfMemoryError) as raised:
+            torch.empty(128 * 1024 * MIB, dtype=torch.uint8, device="cuda")
+
+    assert kept is not None
+    assert str(raised.value) == (
+        "CUDA out of memory. Tried to allocate 128.00 GiB. GPU 0 has a total capacity of 79.18 GiB "
+        "of which 2.00 GiB is allocated by PyTorch (forecast for H100-SXM5-80GB, op aten::empty, "
+        "module (none))."
+    )
+    [warning] = forecast.warnings
+    assert "where 128.00 GiB were asked for" in warning
+
+
 def test_counts_are_worked_by_hand() -> None:
     with neusight.forecast_on("H100"):
         small = torch.empty(1000, dtype=torch.uint8, device="cuda")

@@ -72,6 +72,16 @@ def test_a_known_difference_has_its_reason() -> None:
         "torch 2.6 flattens the input of a linear layer by reshape, 2.11 by view"
     ]
     assert found.explained() == 2
+    assert (found.num_by_name, found.num_excused) == (3, 1)
+
+
+def test_what_is_called_elsewhere_needs_no_excuse() -> None:
+    found = paired(
+        "aten::linear[aten::reshape[aten::view] aten::addmm]",
+        "aten::linear[aten::view aten::addmm] aten::reshape",
+    )
+
+    assert (found.num_by_name, found.num_excused) == (4, 0)
 
 
 def test_frames_of_the_engine_are_passed_over_where_one_side_has_none() -> None:

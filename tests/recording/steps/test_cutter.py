@@ -434,11 +434,11 @@ def test_an_optimizer_that_never_steps_is_not_waited_for_for_long() -> None:
     assert 6 <= count(steps, "train") < 30
 
 
-def reinforce(num_iterations: int, updates: int = 16) -> None:
+def reinforce(num_iterations: int, updates: int = 16, calls: int = 32) -> None:
     agent = model()
     optimizer = torch.optim.Adam(agent.parameters())
     for _ in range(num_iterations):
-        for _ in range(32):
+        for _ in range(calls):
             with torch.no_grad():
                 agent(inputs())
         for _ in range(updates):
@@ -492,6 +492,26 @@ def test_a_rollout_and_the_updates_after_it_are_one_step() -> None:
     assert forecast.recording.steps[1].batch.samples == 32 * 4
     _, stopped = recorded(lambda: reinforce(1000), steady_steps=3)
     assert stopped is EnoughSteps
+
+
+def test_a_few_calls_are_a_rollout_where_the_updates_use_them_again() -> None:
+    def of_targets() -> None:
+        """Each network is updated once, by what another computes: no rollout."""
+        actor, critic, target = model(), model(), model()
+        of_actor, of_critic = (torch.optim.Adam(net.parameters()) for net in (actor, critic))
+        for _ in range(5):
+            with torch.no_grad():
+                target(inputs())
+                critic(inputs())
+            for optimizer, net in ((of_critic, critic), (of_actor, actor)):
+                update(optimizer, net, data=torch.ones(16, 16, device="cuda"))
+
+    used_again, once = forecast_of(lambda: reinforce(5, calls=3)), forecast_of(of_targets)
+
+    assert step_is(used_again) == "3 calls without gradients, then 16 steps of Adam"
+    assert used_again.recording.steps[1].batch.samples == 3 * 4
+    assert step_is(once).startswith("one call without gradients, then one step of Adam of critic")
+    assert once.recording.steps[1].batch.samples == 16
 
 
 @pytest.mark.parametrize("draws", [True, False])

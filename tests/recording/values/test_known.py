@@ -11,6 +11,7 @@ from neusight.recording.recorder import Recorder
 from neusight.recording.recording import Argument, OpSignature, TensorSpec
 from neusight.recording.tensor import ForecastTensor
 from neusight.recording.values.known import KnownValues, is_small, may_be_known
+from recorded_programs import values_of
 
 aten = torch.ops.aten
 
@@ -29,6 +30,16 @@ def test_a_value_that_was_set_is_that_of_the_storage() -> None:
     assert tensor in known
     assert known.of(tensor).tolist() == [[1.0, 2.0], [3.0, 4.0]]
     assert known.is_sure(tensor)
+
+
+def test_a_view_of_larger_elements_leaves_out_the_bytes_at_the_end() -> None:
+    def program() -> list[int]:
+        numbers: list[int] = (
+            torch.arange(10, dtype=torch.uint8, device="cuda")[:8].view(torch.int32).tolist()
+        )
+        return numbers
+
+    assert values_of(program) == [0x03020100, 0x07060504]
 
 
 def test_a_value_that_rests_on_an_invented_one_is_not_sure_until_it_is_set_again() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -41,6 +42,13 @@ def test_cpu_code_computes_on_filled_parameters_and_is_reported() -> None:
     assert finite == [True, True, True]
     assert consistent == [True, True, True]
     assert any("seeded random values" in text for text in forecast.warnings)
+
+
+def test_parameters_are_filled_as_transformers_initialises_them() -> None:
+    """With a standard deviation of 0.02."""
+    spread = values_of(lambda: nn.Linear(100, 100).weight.detach().clone().std().item())
+
+    assert spread == pytest.approx(0.02, rel=0.05)
 
 
 def test_training_on_the_cpu_inside_moves_the_parameters() -> None:

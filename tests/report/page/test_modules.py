@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from neusight.integrations.report.page.modules import ModuleNode, module_tree
+from neusight.integrations.report.page.modules import ModuleNode, _Listed, module_tree
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.predictor import Estimate
 from neusight.recording.recording import MathMode, OpCall, OpSignature, Phase
@@ -52,6 +52,12 @@ def test_time_adds_up_by_phase_and_what_has_no_module_stands_by_its_phase() -> N
     assert find(found, "net", "a").figures == [10, 20, 0, 2, 100]
     assert find(found, "(optimizer)").time_ns == 7
     assert found.time_ns == 42
+
+
+def test_the_page_is_given_microseconds_to_a_tenth() -> None:
+    found = module_tree([kernel("net", 1260), kernel("net", 2040, "backward")], held={"net": 64})
+
+    assert _Listed(10).json_of(found)["c"] == [{"n": "net", "v": [1.3, 2, 0, 2, 64]}]
 
 
 def test_blocks_that_repeat_are_one_and_each_keeps_its_figures() -> None:

@@ -37,6 +37,17 @@ CASES: dict[str, Case] = {
         cuda(2, 1, 4, 64, grad=False),
         *(cuda(2, 1024, 2, 64, grad=False), cuda(2, 1024, 2, 64, grad=False)),
     ),
+    "flash_attn_with_kvcache of packed queries": lambda: flash(
+        "flash_attn_with_kvcache",
+        cuda(4, 4, 64, grad=False),
+        *(cuda(2, 1024, 2, 64, grad=False), cuda(2, 1024, 2, 64, grad=False)),
+        cu_seqlens_q=bounds(),
+    ),
+    "flash_attn_with_kvcache of one sequence": lambda: flash(
+        "flash_attn_with_kvcache",
+        cuda(4, 4, 64, grad=False),
+        *(cuda(1, 1024, 2, 64, grad=False), cuda(1, 1024, 2, 64, grad=False)),
+    ),
 }
 
 

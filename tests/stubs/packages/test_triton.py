@@ -59,6 +59,16 @@ def test_a_launch_is_one_kernel_of_its_name_with_its_grid() -> None:
     assert "kernels of the program's own by their bytes" in forecast.summary()
 
 
+def test_a_config_has_tritons_defaults() -> None:
+    """triton/runtime/autotuner.py."""
+    with neusight.forecast_on("H100"):
+        torch.ones(1, device="cuda")
+        config = importlib.import_module("triton").Config({"BLOCK": 64})
+
+    assert config.all_kwargs() == {"BLOCK": 64, "num_warps": 4, "num_stages": 3}
+    assert (config.num_ctas, config.maxnreg, config.pre_hook) == (1, None, None)
+
+
 def test_a_kernel_of_tensor_descriptors_is_recorded_by_their_tensors() -> None:
     with neusight.forecast_on("H100") as forecast:
         triton = importlib.import_module("triton")

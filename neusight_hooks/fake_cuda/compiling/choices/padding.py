@@ -200,11 +200,9 @@ def _with_margin(before: TensorSpec, after: TensorSpec, *, is_planned: bool) -> 
     if not is_planned:
         growth = [b - a for a, b in zip(before.shape, after.shape, strict=True)]
         pad = tuple(size for grown in reversed(growth) for size in (0, grown))
-        arguments = (("self", before), ("pad", pad), ("value", 0.0))
+        arguments = (("self", before), ("pad", pad))
         return OpSignature("aten::constant_pad_nd", "default", arguments, (after,))
     shape = tuple(b - a or b for a, b in zip(before.shape, after.shape, strict=True))
-    if len(shape) > 2:
-        shape = (*after.shape[:-2], *shape[-2:])
     margin = after._replace(shape=shape)
     return OpSignature("aten::fill_", "Scalar", (("self", margin),), (margin,))
 

@@ -70,6 +70,7 @@ def install_switches(
     patches.set(core, "_cuda_tunableop_get_results", lambda: ())
     patches.set(core, "_cuda_tunableop_get_validators", lambda: ())
     patches.set(core, "_cuda_tunableop_read_file", lambda filename=None: False)
+    _install_benchmark_limit(patches)
     _install_sync_mode(patches, on_wait)
     _install_fft_plans(patches, num_gpus)
     _install_linalg_library(patches)
@@ -108,6 +109,15 @@ def _install_sync_mode(patches: Patches, on_wait: Listeners[[str]]) -> None:
     patches.on_restore(on_wait.subscribe(waits))
     patches.set(core, "_cuda_get_sync_debug_mode", lambda: mode[0])
     patches.set(core, "_cuda_set_sync_debug_mode", choose)
+
+
+def _install_benchmark_limit(patches: Patches) -> None:
+    """torch.backends.cudnn.benchmark_limit: where torch finds no cuDNN it is no property."""
+    backends: Any = torch.backends
+    core: Any = torch._C
+    getter, setter, _ = _SETTINGS["benchmark_limit"]
+    limit = backends.ContextProp(getattr(core, getter), getattr(core, setter))
+    patches.set(type(backends.cudnn), "benchmark_limit", limit)
 
 
 def _install_fft_plans(patches: Patches, num_gpus: int) -> None:

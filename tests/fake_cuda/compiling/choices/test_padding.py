@@ -11,7 +11,12 @@ from compiled_net import ops, quiet, torch_compile
 from torch._inductor import config as inductor_config
 
 import neusight
-from neusight.fake_cuda.compiling.choices.padding import Product, is_padded, padding_query_result
+from neusight.fake_cuda.compiling.choices.padding import (
+    Product,
+    _padded,
+    is_padded,
+    padding_query_result,
+)
 from neusight.predictors.errors import ForecastStateError
 from neusight.predictors.gpu import find_gpu
 from neusight.recording.recording import TensorSpec
@@ -54,6 +59,14 @@ def test_a_product_is_padded_where_that_is_a_tenth_faster_copies_included() -> N
     assert not is_padded(product(4096, 4096, 4096), a100)  # nothing to pad
     assert not is_padded(product(512, 512, 511), a100)  # the copies take longer
     assert not is_padded(product(4096, 4096, 4095, "float32"), a100)  # no faster
+
+
+def test_an_operand_is_copied_into_a_larger_one_or_its_margin_is_filled_with_zeros() -> None:
+    copied, filled, _ = _padded(product(16, 15, 15, left_is_planned=False, right_is_planned=True))
+
+    assert (copied.op, copied.by_name["pad"]) == ("aten::constant_pad_nd", (0, 1, 0, 0))
+    assert copied.outputs[0].shape == (16, 16)
+    assert (filled.op, filled.outputs[0].shape) == ("aten::fill_", (1, 1))
 
 
 def test_what_can_be_made_padded_is_not_copied() -> None:

@@ -50,6 +50,14 @@ def test_compiled_it_computes_the_blocks_that_its_mask_keeps() -> None:
     }
 
 
+@pytest.mark.parametrize("key", [126, 127])
+def test_a_score_counts_for_its_block_only(key: int) -> None:
+    def one(b: Any, h: Any, q: Any, k: Any) -> Any:
+        return (q == 0) & (k == key)
+
+    assert visible_blocks(one, (1, 1, 256, 256), (128, 128)) == (1, 4)
+
+
 def test_a_mask_by_documents_is_known_where_their_values_are() -> None:
     def by_document() -> Any:
         document = torch.arange(4).repeat_interleave(LENGTH // 4).cuda()

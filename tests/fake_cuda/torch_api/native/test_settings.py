@@ -31,6 +31,7 @@ def test_settings_are_read_back_and_are_reset_in_the_next_forecast() -> None:
     from torch.cuda import tunable
 
     core: Any = torch._C
+    before = torch.backends.cudnn.benchmark_limit
     for _ in range(2):
         with neusight.forecast_on("H100") as forecast:
             torch.ones(8, device="cuda").relu_()
@@ -38,7 +39,12 @@ def test_settings_are_read_back_and_are_reset_in_the_next_forecast() -> None:
             tunable.enable()
             tunable.set_max_tuning_iterations(3)
             assert (tunable.is_enabled(), tunable.get_max_tuning_iterations()) == (True, 3)
-            assert core._cuda_get_cudnn_benchmark_limit() == 10
+            assert torch.backends.cudnn.benchmark_limit == 10
+            torch.backends.cudnn.benchmark_limit = 3
+            assert core._cuda_get_cudnn_benchmark_limit() == 3
+            with torch.backends.cudnn.flags(benchmark=True):
+                assert torch.backends.cudnn.benchmark_limit == 10
+            assert torch.backends.cudnn.benchmark_limit == 3
             plans = torch.backends.cuda.cufft_plan_cache
             assert (plans.max_size, plans.size) == (4096, 0)
             plans.max_size = 10
@@ -47,3 +53,4 @@ def test_settings_are_read_back_and_are_reset_in_the_next_forecast() -> None:
             assert "Magma" in str(torch.backends.cuda.preferred_linalg_library())
 
         assert any("torch.cuda.tunable" in text for text in forecast.warnings)
+        assert torch.backends.cudnn.benchmark_limit == before
