@@ -2,8 +2,9 @@
 
 A fresh process spends two seconds of CPU on imports before it comes to what a test looks at. So one
 server imports them once and forks a process for each call, with arguments, folder, environment and
-streams of its own; from there it does as `python` does. What starts Python by itself (hash seeds,
-import times, -W, Ctrl-C while something loads) is for `subprocess`.
+streams of its own; from there it does as `python` does, but for taking its modules apart at the end,
+which takes as long as a small forecast. What starts Python by itself (hash seeds, import times, -W,
+Ctrl-C while something loads), or looks at its last moments, is for `subprocess`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import runpy
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -107,7 +109,11 @@ def _serve() -> None:
     self_check()
     import neusight.fake_cuda.session
     import neusight.session  # noqa: F401
+    from neusight.predictors.gpu import find_gpu
+    from neusight.predictors.registry import find_predictor
 
+    find_gpu("H100")
+    find_predictor(None)
     gc.freeze()
     gc.enable()
     for line in iter(sys.stdin.readline, ""):
@@ -131,6 +137,14 @@ def _be(call: Call) -> NoReturn:
     os.chdir(call.cwd)
     os.environ.clear()
     os.environ.update(call.env)
+    try:
+        _run(call)
+    except SystemExit as error:  # others are printed and end the process as ever
+        _leave(error.code)
+    _leave(None)
+
+
+def _run(call: Call) -> None:
     added = [folder for folder in call.env.get("PYTHONPATH", "").split(os.pathsep) if folder]
     first, *arguments = call.words
     if first == "-m":
@@ -141,7 +155,20 @@ def _be(call: Call) -> NoReturn:
         folder = str(Path(first).resolve().parent)
         sys.argv, sys.path[0:1] = [first, *arguments], [folder, *added]
         runpy.run_path(first, run_name="__main__")
-    sys.exit()
+
+
+def _leave(code: object) -> NoReturn:
+    """Ends as Python does after a program: threads, what is registered, garbage, streams."""
+    if not isinstance(code, int | None):
+        print(code, file=sys.stderr)
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]  # what Python itself calls
+    atexit._run_exitfuncs()
+    gc.collect()
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        if stream is not None and not stream.closed:
+            stream.flush()
+    os._exit((code or 0) & 0xFF)
 
 
 if __name__ == "__main__":
