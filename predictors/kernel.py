@@ -236,6 +236,7 @@ class KernelTraits(TypedDict, total=False):
     selects: bool
     along_columns: bool
     bytes_read_again: int
+    bytes_in_place: int
     num_instructions: int
     num_steps: int
     num_parts: int
@@ -255,8 +256,10 @@ class Kernel:
     say what the price depends on and the rest does not state: `variant` which of its class it is;
     `is_backward` that a norm, a softmax or an attention computes gradients;
     `scatters` that it writes where others write too; `selects` that it looks for the k-th of each
-    row; `along_columns` that a norm's rows are columns of the data, shared among CTAs;
+    row; `along_columns` that a norm's rows are columns of the data, shared among CTAs, or that what
+    is read as rows is written as columns;
     `bytes_read_again` what its loops over a row read again, unless it still lies in the L2;
+    `bytes_in_place` how many it writes where it read others;
     `num_instructions` what its threads execute, where it was counted (else 0); `num_steps` how many
     kernels, each of which needs the one before, a library runs for what is described as one;
     `num_parts` how many tensors a cat joins, and `widest_part` the elements of the largest.
@@ -282,6 +285,7 @@ class Kernel:
     selects: bool = False
     along_columns: bool = False
     bytes_read_again: int = 0
+    bytes_in_place: int = 0
     num_instructions: int = 0
     num_steps: int = 0
     num_parts: int = 0

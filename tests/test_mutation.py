@@ -39,10 +39,14 @@ def test_as_many_changes_are_drawn_from_each_package(mutate: Any) -> None:
     assert drawn == mutate.drawn_changes(seed=0, count=10 * len(mutate.PACKAGES))
 
 
-def test_the_test_of_a_file_runs_first(mutate: Any) -> None:
+def test_the_test_of_a_file_and_its_examples_run_first(mutate: Any) -> None:
     first, second, *_ = mutate.tests_of("neusight_hooks/timeline/host.py")
 
-    assert first == ("tests/timeline/test_host.py",)
+    examples = "tests/test_docstrings.py::test_examples_hold[neusight_hooks/timeline/host.py]"
+    assert first == ("tests/timeline/test_host.py", examples)
+    assert next(mutate.tests_of("neusight_hooks/timeline/streams.py")) == (
+        "tests/timeline/test_streams.py",
+    )
     assert second == mutate.PACKAGES["neusight_hooks/timeline"]
     assert all((ROOT / test).exists() for tests in mutate.PACKAGES.values() for test in tests)
 
@@ -51,7 +55,9 @@ def test_the_test_of_a_file_runs_first(mutate: Any) -> None:
 def test_unchanged_lines_pass_as_the_changes_are_run(mutate: Any, tmp_path: Path) -> None:
     copy = mutate.Copy(tmp_path)
 
-    assert not copy.fails("tests/test_mutation.py::test_the_test_of_a_file_runs_first")
+    assert not copy.fails(
+        "tests/test_mutation.py::test_the_test_of_a_file_and_its_examples_run_first"
+    )
 
 
 def test_a_package_with_too_many_survivors_fails_though_all_together_are_enough(

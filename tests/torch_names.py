@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -44,13 +44,15 @@ def packages() -> set[str]:
 @cache
 def uses_by_package() -> dict[str, Uses]:
     """By package."""
-    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in _files()}
-    own = {name for tree in trees.values() for name in _defined(tree)}
+    own: set[str] = set()
     found: dict[str, Uses] = {}
-    for path, tree in trees.items():
+    for path in _files():  # one tree at a time: Python's collector looks through all that are kept
+        nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+        own.update(_defined(nodes))
         module = _module(path)
-        uses = found.setdefault(_package(module), Uses())
-        _collect(tree, module, own, uses)
+        _collect(nodes, module, found.setdefault(_package(module), Uses()))
+    for uses in found.values():
+        uses.loose = {name: place for name, place in uses.loose.items() if name not in own}
     return found
 
 
@@ -68,9 +70,9 @@ def _package(module: str) -> str:
     return ".".join(module.split(".")[:-1][:3])
 
 
-def _defined(tree: ast.Module) -> Iterator[str]:
+def _defined(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Names that a file defines: those of its own private attributes are not torch's."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
             yield node.name
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -79,33 +81,29 @@ def _defined(tree: ast.Module) -> Iterator[str]:
             yield node.arg
         elif isinstance(node, ast.alias) and node.asname:
             yield node.asname
-        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("self", "cls"):
+        elif isinstance(node, ast.Attribute) and getattr(node.value, "id", "") in ("self", "cls"):
             yield from [node.attr] if isinstance(node.ctx, ast.Store) else []
 
 
-def _collect(tree: ast.Module, module: str, own: set[str], uses: Uses) -> None:
-    names = _aliases(tree)
+def _collect(nodes: Sequence[ast.AST], module: str, uses: Uses) -> None:
+    names = _aliases(nodes)
     may_patch = module.startswith(_PATCHING)
-    for node in ast.walk(tree):
+    for node in nodes:
         place = f"{module}:{getattr(node, 'lineno', 0)}"
         for dotted in _dotted_names(node, names):
             if _is_private(dotted):
                 uses.dotted.setdefault(dotted, place)
         if isinstance(node, ast.Attribute):
             uses.identifiers.add(node.attr)
-            if _is_loose(node.attr, own) and _resolved(node, names) is None:
+            if _PRIVATE.fullmatch(node.attr) and _resolved(node, names) is None:
                 uses.loose.setdefault(node.attr, place)
         elif isinstance(node, ast.alias):
             uses.identifiers.update(node.name.split("."))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             if re.fullmatch(r"[\w.]+", node.value):
                 uses.identifiers.update(node.value.split("."))
-            if may_patch and _is_loose(node.value, own):
+            if may_patch and _PRIVATE.fullmatch(node.value):
                 uses.loose.setdefault(node.value, place)
-
-
-def _is_loose(name: str, own: set[str]) -> bool:
-    return _PRIVATE.fullmatch(name) is not None and name not in own
 
 
 def _is_private(dotted: str) -> bool:
@@ -113,10 +111,10 @@ def _is_private(dotted: str) -> bool:
     return not is_op and any(_PRIVATE.fullmatch(part) for part in dotted.split("."))
 
 
-def _aliases(tree: ast.Module) -> dict[str, str]:
+def _aliases(nodes: Sequence[ast.AST]) -> dict[str, str]:
     """What names of the file stand for, where that is torch or something of it."""
     names: dict[str, str] = {}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name.partition(".")[0] == "torch":
@@ -124,7 +122,7 @@ def _aliases(tree: ast.Module) -> dict[str, str]:
         elif isinstance(node, ast.ImportFrom) and _is_torch(node.module):
             for alias in node.names:
                 names[alias.asname or alias.name] = f"{node.module}.{alias.name}"
-    assigned = [node for node in ast.walk(tree) if isinstance(node, _ASSIGNED)] if names else []
+    assigned = [node for node in nodes if isinstance(node, _ASSIGNED)] if names else []
     for _ in range(2):  # an alias of an alias
         for node in assigned:
             target, value = _assigned(node)

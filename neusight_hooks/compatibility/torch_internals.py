@@ -60,8 +60,8 @@ class TorchInternal:
 def table() -> tuple[TorchInternal, ...]:
     """The table, sorted by name.
 
-    >>> table()[0].name
-    'torch.Tensor._cdata'
+    >>> sorted({row.feature for row in table() if row.package == "neusight.recording"})
+    ['first use', 'opening']
     """
     with _TABLE.open(newline="", encoding="utf-8") as file:
         return tuple(TorchInternal(**row) for row in csv.DictReader(file))

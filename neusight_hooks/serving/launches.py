@@ -206,6 +206,7 @@ def _with_amounts(kernel: Kernel, size: Size, amounts: Sequence[int]) -> Kernel:
         bytes_read=read,
         bytes_written=written,
         bytes_read_again=again,
+        bytes_in_place=kernel.bytes_in_place * written // max(1, kernel.bytes_written),
         num_instructions=instructions,
     )
 

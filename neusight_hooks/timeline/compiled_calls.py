@@ -5,7 +5,7 @@ from __future__ import annotations
 from neusight.recording.recording import COMPILED_CODE, Mark
 from neusight.timeline.host import HostProfile
 from neusight.timeline.host_lane import HostLane
-from neusight.timeline.launches import compiled_call_ns
+from neusight.timeline.launches import compiled_call_ns, compiled_return_ns
 
 _REGION, _WITH_GRADIENTS, _BACKWARD = COMPILED_CODE
 
@@ -32,7 +32,8 @@ def begin_compiled(lane: HostLane, mark: Mark, host: HostProfile) -> None:
     """The host's work before compiled code launches anything, and the spans around its kernels:
     each region ends with its graph, where torch's own go on to what follows a break. A backward
     runs in its autograd node, and has none."""
-    start_ns, total_ns = lane.now_ns, compiled_call_ns(mark, host)
+    start_ns = lane.now_ns
+    total_ns = max(0, compiled_call_ns(mark, host) - compiled_return_ns(host))
     if mark.name != _BACKWARD and lane.keep:
         until = [start_ns + round(share * total_ns) for share in (
             _LOOKUP_ENDS, _PROLOGUE_BEGINS, _PROLOGUE_ENDS, _FUNCTION_BEGINS
@@ -48,8 +49,9 @@ def begin_compiled(lane: HostLane, mark: Mark, host: HostProfile) -> None:
     lane.now_ns = start_ns + total_ns
 
 
-def end_compiled(lane: HostLane, mark: Mark) -> None:
-    """Ends those spans."""
+def end_compiled(lane: HostLane, mark: Mark, host: HostProfile) -> None:
+    """The host's way back, which ends those spans."""
+    lane.now_ns += compiled_return_ns(host)
     if mark.name != _BACKWARD:
         lane.end("compiled", _region(mark))
 

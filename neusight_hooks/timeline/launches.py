@@ -29,6 +29,9 @@ STAGED_BYTES = 2**16
 #: benchmarks/measured: 7.4 of 11.7 us).
 LOOP_CALL_SHARE = 0.63
 
+#: Classes of kernels that cuBLAS and cuDNN choose and launch.
+_OF_LIBRARIES = frozenset({KernelClass.GEMM, KernelClass.CONVOLUTION})
+
 #: The call of the driver by which Triton launches its kernels.
 DRIVER_LAUNCH = "cuLaunchKernel"
 
@@ -59,6 +62,7 @@ class OpPlan(NamedTuple):
     after_ns: int
     launches: tuple[Launch, ...]
     num_branches: int
+    library: KernelClass | None  # of products or convolutions, where a library runs them
     signature: OpSignature
     math: MathMode
 
@@ -69,25 +73,27 @@ class OpPlans:
     def __init__(self, price: Pricing, host: HostProfile) -> None:
         self._price = price
         self._host = host
-        self._plans: dict[tuple[int, int, Phase], OpPlan] = {}
+        self._plans: dict[tuple[int, int, Phase, bool], OpPlan] = {}
         self._launch_ns = nanoseconds(host.launch_us)
         self._loop_ns = nanoseconds(host.loop_us * LOOP_CALL_SHARE)
         self._memcpy_ns = nanoseconds(host.memcpy_us)
 
-    def plan_of(self, call: OpCall) -> OpPlan:
-        """What the call costs, and what it launches."""
-        key = (id(call.signature), id(call.math), call.phase)
+    def plan_of(self, call: OpCall, *, is_compiled: bool = False) -> OpPlan:
+        """What the call costs, in eager or compiled code, and what it launches."""
+        key = (id(call.signature), id(call.math), call.phase, is_compiled)
         plan = self._plans.get(key)
         if plan is None:
-            plan = self._plans[key] = self._plan(call)
+            plan = self._plans[key] = self._plan(call, is_compiled=is_compiled)
         return plan
 
-    def _plan(self, call: OpCall) -> OpPlan:
+    def _plan(self, call: OpCall, *, is_compiled: bool) -> OpPlan:
         priced = self._price(call)
         is_loop = any(kernel.name == RECURRENT for kernel, _ in priced)
         classes = tuple(kernel.kernel_class for kernel, _ in priced)
         extra_ns = nanoseconds(self._host.extra_kernel_us) if len(priced) > 1 else 0
-        dispatch_ns = nanoseconds(dispatch_us(call, classes, host=self._host))
+        dispatch_ns = nanoseconds(
+            dispatch_us(call, classes, host=self._host, is_compiled=is_compiled)
+        )
         total_ns = dispatch_ns - extra_ns * (len(priced) - 1)
         if is_loop:
             extra_ns = nanoseconds(self._host.loop_us * (1.0 - LOOP_CALL_SHARE))
@@ -101,6 +107,7 @@ class OpPlans:
                 for kernel, estimate in priced
             ),
             num_branches=max((max(kernel.branches, default=0) for kernel, _ in priced), default=0),
+            library=next((item for item in classes if item in _OF_LIBRARIES), None),
             signature=call.signature,
             math=call.math,
         )
@@ -127,12 +134,18 @@ class OpPlans:
 
 
 def compiled_call_ns(mark: Mark, host: HostProfile) -> int:
-    """What compiled code costs the host before its first kernel: guards, prologue, inputs."""
+    """What a call of compiled code costs the host around its kernels: guards, prologue, inputs, and
+    `compiled_return_ns`."""
     calls = (host.compiled_call_us, host.compiled_training_us, host.compiled_backward_us)
     call_us = dict(zip(COMPILED_CODE, calls, strict=True)).get(mark.name, host.compiled_call_us)
     reported = mark.detail.partition(" ")[0]
     num_inputs = int(reported) if reported.isdecimal() else 0
     return nanoseconds(call_us + num_inputs * host.compiled_input_us)
+
+
+def compiled_return_ns(host: HostProfile) -> int:
+    """What of it follows the last kernel: the ways back out of wrapper, AOTAutograd and Dynamo."""
+    return nanoseconds(host.compiled_return_us)
 
 
 def graph_call_ns(mark: Mark, host: HostProfile) -> int:

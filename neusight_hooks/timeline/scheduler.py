@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from neusight.predictors.kernel import KernelClass
 from neusight.recording.recording import (
     Alloc,
     Entry,
@@ -21,6 +22,7 @@ from neusight.timeline.host import HostProfile
 from neusight.timeline.host_lane import HostLane, thread_of
 from neusight.timeline.launches import (
     Launch,
+    OpPlan,
     OpPlans,
     Pricing,
     graph_call_ns,
@@ -60,6 +62,8 @@ class Scheduler:
         self._host = host
         self._plans = OpPlans(price, host)
         self._captured: list[Entry] | None = None  # what lies in a graph's launch, while it is read
+        self._libraries: list[set[KernelClass]] = []  # called so far, by compiled call
+        self._library_ns = nanoseconds(host.compiled_library_us)
         self._pending_ns: int | None = None  # start of the allocations that the next op makes
         self._last_op = _NO_OP  # name, position, end of the op that may still allocate
         self._event_ns = nanoseconds(host.event_us)
@@ -147,12 +151,13 @@ class Scheduler:
     # -- ops and their kernels
 
     def _run(self, call: OpCall) -> None:
-        lane, plan = self.lane, self._plans.plan_of(call)
+        lane = self.lane
+        plan = self._plans.plan_of(call, is_compiled=bool(self._libraries))
         start_ns = lane.now_ns if self._pending_ns is None else self._pending_ns
         self._pending_ns = None
         start_ns = lane.enter_node(call, start_ns)
         position = lane.reserve()
-        lane.now_ns += plan.before_ns
+        lane.now_ns += plan.before_ns + self._first_use_ns(plan)
         if plan.num_branches:
             self.streams.fork(call.stream, host_ns=lane.now_ns)
         first = True
@@ -167,6 +172,13 @@ class Scheduler:
         if lane.keep:
             lane.finish(position, call, start_ns)
             self._last_op = (call.signature.op, position, lane.now_ns)
+
+    def _first_use_ns(self, plan: OpPlan) -> int:
+        """What an op of compiled code costs that is the first of the call to enter its library."""
+        if plan.library is None or not self._libraries or plan.library in self._libraries[-1]:
+            return 0
+        self._libraries[-1].add(plan.library)
+        return self._library_ns
 
     def _launch(self, launch: Launch, call: OpCall, position: int) -> None:
         lane, streams = self.lane, self.streams
@@ -268,10 +280,12 @@ class Scheduler:
             self.lane.now_ns += graph_call_ns(mark, self._host)
             return
         if mark.kind == "compiled_begin":
+            self._libraries.append(set())
             begin_compiled(self.lane, mark, self._host)
             return
         if mark.kind == "compiled_end":
-            end_compiled(self.lane, mark)
+            self._libraries = self._libraries[:-1]
+            end_compiled(self.lane, mark, self._host)
             return
         kind: SpanKind = "module" if mark.kind.startswith("module") else "annotation"
         if mark.kind.endswith("begin"):

@@ -49,9 +49,9 @@ def convolution(
     return OpSignature("aten::convolution", "default", arguments, (result,))
 
 
-def attention_backward(op: str, *, key_heads: int = 8) -> OpSignature:
-    query = tensor(2, 8, 200, 72, dtype="bfloat16")
-    key = tensor(2, key_heads, 200, 72, dtype="bfloat16")
+def attention_backward(op: str, *, key_heads: int = 8, dtype: str = "bfloat16") -> OpSignature:
+    query = tensor(2, 8, 200, 72, dtype=dtype)
+    key = tensor(2, key_heads, 200, 72, dtype=dtype)
     arguments = (("grad_out", query), ("query", query), ("key", key), ("value", key))
     return OpSignature(op, "default", arguments, (query, key, key))
 
@@ -197,6 +197,14 @@ def test_other_attention_backwards_sum_dq_in_float(kind: str) -> None:
     needs = Workspaces(find_gpu("H100"), "2.13.0").of(attention_backward(op), MATH)
 
     assert needs == (Need("attention", 2 * 8 * 200 * (72 + 1) * 4),)
+
+
+def test_an_efficient_backward_in_float_sums_dq_in_its_result() -> None:
+    op = "aten::_scaled_dot_product_efficient_attention_backward"
+
+    needs = Workspaces(find_gpu("H100"), "2.13.0").of(attention_backward(op, dtype="float32"), MATH)
+
+    assert needs == (Need("attention", 2 * 8 * 200 * 4),)
 
 
 def test_most_ops_take_nothing() -> None:

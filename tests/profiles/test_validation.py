@@ -22,13 +22,14 @@ from neusight.integrations.profiles.validation import (
     WorkloadScore,
     validate,
 )
+from neusight.integrations.program import fresh_process
 from neusight.output.trace.file import trace_events
 from neusight.predictors.errors import CalibrationError, DataError
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.measuring.folder import Workload, write_environment
 from neusight.predictors.registry import predict
 from places import ROOT
-from warm_python import run_python
+from warm_python import WarmProcess, run_python
 
 SCRIPT = """
 import argparse
@@ -52,6 +53,11 @@ ENVIRONMENT = replace(MEASURED, torch="2.6.0+cu124")
 
 #: How much longer the measured steps take than forecast, and every kernel.
 SLOWER, KERNELS_SLOWER = 1.25, 1.1
+
+
+@pytest.fixture(autouse=True)
+def scripts_run_in_warm_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fresh_process, "subprocess", WarmProcess.MODULE)
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,18 @@ from neusight.recording.recording import HostWork, OpCall, TensorSpec
 from neusight.timeline.host import PLAIN
 from recorded_programs import calls, entries, named
 
+# -- tensors ---------------------------------------------------------------------------------------
+
+
+def test_a_new_tensor_is_row_major() -> None:
+    recorder = Recorder()
+    like = recorder.mode.new_tensor((), (), torch.float32, torch.device("cuda", 0))
+
+    made = recorder.new_tensor((2, 3, 0, 4), torch.float32, like)
+
+    assert (tuple(made.shape), made.stride()) == ((2, 3, 0, 4), (12, 4, 4, 1))
+
+
 # -- signatures ------------------------------------------------------------------------------------
 
 

@@ -56,6 +56,7 @@ def test_a_repeated_argument_is_read_with_the_other() -> None:
 
 def test_an_empty_tensor_has_no_bytes() -> None:
     assert TensorSpec((0, 8), (8, 1), "float32").num_bytes == 0
+    assert TensorSpec((0, 8), (0, 1), "float32").num_bytes == 0
 
 
 def test_a_signature_finds_its_tensors_in_lists() -> None:

@@ -17,6 +17,7 @@ from neusight.serving.prices import (
     Engine,
     StepPrices,
     StepProgram,
+    _nodes,
     pipeline_programs,
     step_program,
 )
@@ -117,6 +118,14 @@ def test_a_mixed_step_costs_its_parts_less_the_weights_read_twice() -> None:
     both = price(StepBatch(8, 8 * 512, (Chunk(256, 256),), 9)).gpu_us
 
     assert max(decode, prefill) < both < decode + prefill
+
+
+def test_prices_lie_between_those_of_the_nodes_beside_them() -> None:
+    """Eight nodes for each doubling; small numbers are nodes."""
+    assert [_nodes(value) for value in (0.5, 3.25, 8)] == [(1, 2, 0.0), (3, 4, 0.25), (8, 9, 0.0)]
+    below, above, share = _nodes(100)
+    assert (below, above) == (round(2 ** (53 / 8)), round(2 ** (54 / 8)))
+    assert below ** (1 - share) * above**share == pytest.approx(100)
 
 
 def test_equal_steps_are_priced_once() -> None:

@@ -18,7 +18,7 @@ def test_a_call_takes_as_long_whether_it_is_shown_or_not(name: str) -> None:
     for keep in (True, False):
         lane = HostLane(keep=keep, node_ns=0)
         begin_compiled(lane, begin, PLAIN)
-        end_compiled(lane, end)
+        end_compiled(lane, end, PLAIN)
         ends.append(lane.now_ns)
 
     assert ends == [compiled_call_ns(begin, PLAIN)] * 2
@@ -43,7 +43,7 @@ def test_regions_within_regions_end_by_themselves() -> None:
     for mark in marks:
         begin_compiled(lane, mark, PLAIN)
     for mark in reversed(marks):
-        end_compiled(lane, mark)
+        end_compiled(lane, mark, PLAIN)
 
     assert lane.parent == -1
     by_name = {span.name: span for span in lane.spans}

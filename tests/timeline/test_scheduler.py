@@ -30,7 +30,7 @@ from neusight.recording.recording import (
     Synchronize,
     TensorSpec,
 )
-from neusight.timeline.host import PLAIN, HostProfile
+from neusight.timeline.host import COMPILED_OP_SHARE, PLAIN, HostProfile
 from neusight.timeline.scheduler import GRAPH_LAUNCH, Scheduler
 from neusight.timeline.spans import KernelSpan, Timeline
 from neusight.timeline.steady import bound_of
@@ -81,6 +81,8 @@ def price(call: OpCall) -> tuple[tuple[Kernel, Estimate], ...]:
     estimate = Estimate(latency, latency, latency, bound, "physics", "test")
     if what == "reduce":
         return ((Kernel.collective("all_reduce", 1024, 8), estimate),)
+    if what == "gemm":
+        return ((Kernel.gemm(64, 64, 64, dtype="float32"), estimate),)
     return ((Kernel.elementwise("relu", 1024, dtype="float32"), estimate),)
 
 
@@ -440,6 +442,40 @@ def test_torchs_trees_cost_the_host_before_and_after_a_launch() -> None:
 
     assert trees.kernels[0].start_ns - own.kernels[0].start_ns == 20_000
     assert trees.steps[0].host_ns - own.steps[0].host_ns == 35_000
+
+
+def compiled(*entries: Entry) -> tuple[Entry, ...]:
+    return Mark("compiled_begin", "", ""), *entries, Mark("compiled_end", "", "")
+
+
+#: A call of compiled code: 13 us before its ops, 7 after.
+COMPILED = replace(ROUND, compiled_call_us=20.0, compiled_return_us=7.0, compiled_library_us=30.0)
+
+
+def test_compiled_code_returns_while_its_last_kernel_runs() -> None:
+    timeline = timeline_of(*compiled(op("kernel_100")), host=COMPILED)
+
+    before_us = 13.0 + COMPILED_OP_SHARE * 8.5 + 3.0
+    assert times(timeline)[0][1] == round((before_us + 2.0) * 1000)
+    assert timeline.steps[0].host_ns == round((before_us + COMPILED_OP_SHARE * 1.5 + 7.0) * 1000)
+
+
+@pytest.mark.parametrize("num_calls", [1, 2])
+def test_the_first_product_of_each_compiled_call_costs_more(num_calls: int) -> None:
+    pair = compiled(op("gemm_5"), op("gemm_5"), op("kernel_5"))
+    warm = replace(COMPILED, compiled_library_us=0.0)
+
+    cold, known = (timeline_of(*pair * num_calls, host=host) for host in (COMPILED, warm))
+
+    assert cold.steps[0].host_ns - known.steps[0].host_ns == num_calls * 30_000
+
+
+def test_what_eager_code_calls_costs_no_more_after_compiled_code() -> None:
+    products = op("gemm_5"), op("gemm_5")
+
+    after, before = timeline_of(*compiled(), *products, host=COMPILED), timeline_of(*products)
+
+    assert after.steps[0].host_ns - before.steps[0].host_ns == 20_000
 
 
 def test_a_graph_lifts_a_step_out_of_being_bound_by_its_host() -> None:

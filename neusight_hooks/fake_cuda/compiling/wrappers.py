@@ -43,8 +43,12 @@ class Wrapper(NamedTuple):
         >>> Wrapper("CompiledFunction", {}).line()
         '# neusight {"code": "CompiledFunction", "kernels": [], "questions": {}, "warnings": []}'
         """
-        kernels = [kernel._asdict() for kernel in self.kernels.values()]
-        document = {**self._asdict(), "kernels": kernels, "questions": dict(self.queries)}
+        document = {
+            "code": self.code,
+            "kernels": [kernel._asdict() for kernel in self.kernels.values()],
+            "questions": dict(self.queries),
+            "warnings": self.warnings,
+        }
         return _SAYS + json.dumps(document)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from neusight.ops.products.attention import flex_attention
 from neusight.ops.registry import register_op
 from neusight.predictors.kernel import DTYPE_BYTES, Kernel, KernelClass
-from neusight.recording.recording import Argument, OpSignature
+from neusight.recording.recording import Argument, OpSignature, TensorSpec
 
 
 @register_op("inductor::triton_*")
@@ -25,8 +25,9 @@ def fused_kernel(
 ) -> list[Kernel]:
     """One kernel that moves what is left to move after fusion; a reduction's rows are the product
     of all its sizes but the last, which one that keeps its rows in registers (persistent) rounds
-    up to a power of two. Its operations are counted once each, whatever they are; what they cost
-    a thread is distinguished. A flex `attention` is priced as such."""
+    up to a power of two. A pointwise kernel of two sizes goes by tiles, as neighbours in one tensor
+    are apart in another. Its operations are counted once each, whatever they are; what they cost a
+    thread is distinguished. A flex `attention` is priced as such."""
     if attention:
         queries, *_ = call.input_tensors  # the FP32 sums of a split's parts may be larger
         return flex_attention(call, attention, dtype=queries.dtype)
@@ -47,12 +48,20 @@ def fused_kernel(
             bytes_read=bytes_read,
             bytes_written=bytes_written,
             bytes_read_again=bytes_read_again,
+            bytes_in_place=min(bytes_read, bytes_written, _in_place(call)),
             flops=elements * num_operations,
             variant="fused",
-            along_columns=along_columns and reduces,
+            along_columns=along_columns if reduces else kind == "pointwise" and len(numels) > 1,
             num_instructions=elements // max(1, width) * _in_work(kind, width) * num_instructions,
         )
     ]
+
+
+def _in_place(call: OpSignature) -> int:
+    """Bytes of the tensors whose buffers Inductor takes for results too."""
+    named = call.arguments
+    buffers = (value for name, value in named if name.startswith("in_out_"))
+    return sum(buffer.num_bytes for buffer in buffers if isinstance(buffer, TensorSpec))
 
 
 def _in_work(kind: str, width: int) -> int:

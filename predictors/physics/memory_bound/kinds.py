@@ -278,7 +278,8 @@ def _kind_of_contiguous(kernel: Kernel, vendor: str) -> MemoryKind:
     kind = _KINDS.get(kernel.kernel_class, _KINDS[KernelClass.UNKNOWN])
     if kernel.name in _SORT_FLOORS:
         return kind._replace(floor_factor=_SORT_FLOORS[kernel.name])
-    if kernel.variant == "fused" and kernel.along_columns:
+    is_of_columns = kernel.variant == "fused" and kernel.along_columns
+    if is_of_columns and kernel.kernel_class is KernelClass.REDUCTION:
         return kind._replace(dram_share=_FUSED_COLUMNS_DRAM_SHARE)
     if is_wide_softmax(kernel):
         return kind._replace(issue_bytes=_WIDE_SOFTMAX_ISSUE)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import importlib.metadata
+import io
 import json
 import subprocess
+import warnings
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
 
+from neusight.compatibility import torch_internals
 from neusight.integrations.cli.commands import doctor
 from neusight.integrations.cli.commands.doctor import Finding, examine, report
 from neusight.integrations.cli.main import main
@@ -18,7 +22,11 @@ from neusight.integrations.program.guard.guarded_process import FILES_VARIABLE, 
 
 @pytest.fixture(scope="module")
 def findings() -> dict[str, Finding]:
-    return {item.name: item for item in examine()}
+    """All but the names of torch, for which a new process loads all of it."""
+    looks = {name: look for name, look in doctor._EXAMINATIONS.items() if name != "torch names"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(doctor, "_EXAMINATIONS", looks)
+        return {item.name: item for item in examine()}
 
 
 def test_an_environment_that_runs_the_tests_can_forecast(findings: dict[str, Finding]) -> None:
@@ -105,6 +113,34 @@ def test_a_torch_that_fails_the_self_check_is_reported_with_its_reason(
     assert found.state == "problem"
     assert found.remedy == "UnsupportedTorchError: no proven way; install torch 2.13"
     assert report([found]).endswith("forecasts do not work here: torch")
+
+
+def test_names_of_torch_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def said_here(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        with redirect_stdout(io.StringIO()) as out:
+            exec(program, {})
+        return subprocess.CompletedProcess([], 0, out.getvalue(), "")
+
+    monkeypatch.setattr(doctor, "_python_says", said_here)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what torch itself has deprecated
+        found = doctor._EXAMINATIONS["torch names"]("torch names")
+
+    count = len({row.name for row in torch_internals.table()})
+    assert found.text == f"all {count} private names of torch that neusight uses found"
+
+
+@pytest.mark.parametrize(("feature", "state"), [("opening", "problem"), ("compiling", "absent")])
+def test_a_missing_name_of_torch_is_a_problem_where_no_forecast_opens_without_it(
+    feature: str, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = subprocess.CompletedProcess([], 0, f"9\ntorch._C._x\t{feature}\tit is off\n", "")
+    monkeypatch.setattr(doctor, "_python_says", lambda program, **environment: said)
+
+    found = doctor._EXAMINATIONS["torch names"]("torch names")
+
+    assert (found.state, found.remedy) == (state, f"torch._C._x ({feature}: it is off)")
+    assert found.text == "1 of 9 private names of torch that neusight uses are missing"
 
 
 def test_an_examination_that_fails_is_a_finding_itself() -> None:

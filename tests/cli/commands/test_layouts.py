@@ -13,12 +13,11 @@ from neusight.integrations.cli.commands.layouts import (
     _world_sizes,
     token_count,
 )
-from neusight.integrations.cli.main import _parser
+from neusight.integrations.cli.main import _parser, main
 from neusight.integrations.layouts.whole_training import WholeTraining
 from neusight.predictors.clusters.named import find_topology
 from neusight.predictors.clusters.topology import Level
 from neusight.predictors.errors import OptionError
-from warm_python import run_python
 
 MODEL = """
 from torch import nn
@@ -39,7 +38,7 @@ class Net(nn.Module):
 def build():
     return Net()
 """
-WORDS = ("-m", "neusight", "plan", "--gpu", "H100", "--quiet", "--sequence", "128")
+WORDS = ("plan", "--gpu", "H100", "--quiet", "--sequence", "128")
 NO_DATA = ("--loader-tokens", "0")
 FAST = ("--network-gbps", "fast")
 
@@ -139,12 +138,18 @@ def test_layouts_are_priced_on_the_network_that_is_stated(tmp_path: Path) -> Non
     ],
 )
 def test_what_cannot_be_laid_out_is_wrong_use(
-    words: tuple[str, ...], reported: str, tmp_path: Path
+    words: tuple[str, ...],
+    reported: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "model.py").write_text(MODEL)
+    monkeypatch.chdir(tmp_path)
 
-    done = run_python(*WORDS, *words, cwd=tmp_path)
+    code = main([*WORDS, *words])
 
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert reported in done.stderr
-    assert "Traceback" not in done.stderr
+    stderr = capsys.readouterr().err
+    assert code == 2, stderr
+    assert reported in stderr
+    assert "Traceback" not in stderr

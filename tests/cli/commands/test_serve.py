@@ -14,6 +14,9 @@ from browser import NEEDED, Browser
 import neusight
 from neusight.exit_codes import ExitCode
 from neusight.integrations.cli.main import main
+from neusight.integrations.serving import model as served_model
+from neusight.integrations.serving.model import ServedModel, recorded_model
+from neusight.predictors.gpu import GPU
 
 HOME_MADE = """
 import torch
@@ -81,10 +84,23 @@ LLAMA = {
 }  # fmt: skip
 
 
+#: Of the home-made model, by GPU: it is recorded once.
+RECORDED: dict[str, ServedModel] = {}
+
+
 @pytest.fixture
-def model(tmp_path: Path) -> str:
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     path = tmp_path / "language.py"
     path.write_text(HOME_MADE)
+
+    def recorded(what: str, gpu: GPU, **others: str) -> ServedModel:
+        if what != str(path) or path.read_text() != HOME_MADE:
+            return recorded_model(what, gpu, **others)
+        if gpu.name not in RECORDED:
+            RECORDED[gpu.name] = recorded_model(what, gpu, **others)
+        return RECORDED[gpu.name]
+
+    monkeypatch.setattr(served_model, "recorded_model", recorded)
     return str(path)
 
 

@@ -18,6 +18,12 @@ from neusight.integrations.cli.planning.processes import LostWorker, in_processe
 from neusight.predictors.errors import OptionError
 
 
+def test_the_cores_are_those_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", {0: {3, 5}}.__getitem__)
+
+    assert num_cores() == 2
+
+
 def test_each_item_has_its_result() -> None:
     done = dict(in_processes(lambda item: item * item, [3, 4, 5], at_once=2))
 

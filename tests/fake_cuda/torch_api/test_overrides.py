@@ -165,7 +165,7 @@ def test_a_recurrent_network_keeps_its_gates_and_two_states_for_backward(
     found = calls("H100", lambda: network(8, 16).cuda()(torch.ones(7, 3, 8, device="cuda")))
 
     (call,) = [call for call in found if call.signature.op == "aten::_cudnn_rnn"]
-    assert call.signature.outputs[3].shape == (7 * 3 * 16 * (num_gates + 2) * 4,)
+    assert call.signature.output_tensors[3].shape == (7 * 3 * 16 * (num_gates + 2) * 4,)
 
 
 @pytest.mark.parametrize("is_two_way", [False, True])

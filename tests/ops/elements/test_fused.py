@@ -63,3 +63,22 @@ def test_a_row_kept_in_registers_is_rounded_up() -> None:
 
     assert persistent.num_instructions == 2 * 1000 * 32
     assert looped.num_instructions == 2 * 1000 * 27
+
+
+def test_what_is_written_over_what_was_read_lies_in_one_place() -> None:
+    image = spec(64, 512)
+    (beside,) = kernels(fused(in_ptr0=image, bytes_read=131072))
+    (above,) = kernels(fused(in_out_ptr0=image, bytes_read=131072))
+
+    assert beside.bytes_in_place == 0
+    assert above.bytes_in_place == image.num_bytes == 131072
+
+
+def test_a_pointwise_kernel_of_two_sizes_goes_by_tiles() -> None:
+    by_kind = {
+        kind: kernels(fused(kind=kind, numels=(64, 512)))[0].along_columns
+        for kind in ("pointwise", "foreach", "reduction")
+    }
+
+    assert by_kind == {"pointwise": True, "foreach": False, "reduction": False}
+    assert not kernels(fused(numels=(32768,)))[0].along_columns

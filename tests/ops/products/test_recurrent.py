@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from neusight.predictors.kernel import RECURRENT, KernelClass
 from neusight.recording.recording import OpSignature
 from op_calls import call, kernels, names, spec
 
 
-def lstm(op: str, **more: Any) -> OpSignature:
+def lstm(op: str, *, mode: int = 2, **more: Any) -> OpSignature:
     """5 steps of 2 sequences, 16 to 32, one layer."""
     return call(
         op,
         spec(5, 2, 32),
         input_=spec(5, 2, 16),
         weight=(spec(128, 16), spec(128, 32)),
-        mode=2,
+        mode=mode,
         hidden_size=32,
         proj_size=0,
         num_layers=1,
@@ -65,6 +67,13 @@ def test_the_mode_states_the_cell() -> None:
     assert network(0)[3] == network(1)[3] == "rnn_cell"
     assert network(2)[3] == "lstm_cell"
     assert network(3)[3] == "gru_cell"
+
+
+@pytest.mark.parametrize(("mode", "num_gates"), [(0, 1), (1, 1), (2, 4), (3, 3)])
+def test_a_product_has_the_columns_of_all_gates(mode: int, num_gates: int) -> None:
+    first, *_ = kernels(lstm("_cudnn_rnn", mode=mode))
+
+    assert first.flops == 2 * 10 * (num_gates * 32) * 16
 
 
 def test_layers_directions_and_dropout_add_up() -> None:

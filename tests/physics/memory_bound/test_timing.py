@@ -569,3 +569,29 @@ def test_a_kernel_of_a_type_that_nobody_knows_has_a_price() -> None:
     kernel = rows_kernel((KernelClass.ELEMENTWISE, "relu"), 1, 4096)
 
     assert time_us(replace(kernel, dtype="float9")) > 0.0
+
+
+def fused(num_elements: int, *, in_place: bool = False, tiled: bool = False) -> Kernel:
+    num_bytes = 4 * num_elements
+    return Kernel.rows(
+        KernelClass.ELEMENTWISE, "triton_poi_fused_0", 1, num_elements, dtype="float32",
+        bytes_read=num_bytes, bytes_written=num_bytes, variant="fused", along_columns=tiled,
+        bytes_in_place=num_bytes if in_place else 0,
+    )  # fmt: skip
+
+
+def test_what_is_written_in_place_takes_the_l2_once() -> None:
+    """L40S has an L2 of 96 MB: 64 MB are written over what was read, or beside it."""
+    elements = 16_000_000
+
+    assert time_us(fused(elements, in_place=True), "L40S") < 0.8 * time_us(fused(elements), "L40S")
+    longer = time_us(fused(100 * elements, in_place=True), "L40S")
+    assert longer == pytest.approx(time_us(fused(100 * elements), "L40S"), rel=0.01)
+
+
+@pytest.mark.parametrize(("name", "slower"), [("L40S", 1 / 0.76), ("H100", 1.0), ("A100", 1.0)])
+def test_tiles_reach_less_of_gddr_memory(name: str, slower: float) -> None:
+    """data/kernelbench: programs that turn NHWC into NCHW."""
+    tiled, stream = (time_us(fused(500_000_000, tiled=tiled), name) for tiled in (True, False))
+
+    assert tiled / stream == pytest.approx(slower, rel=0.02)

@@ -12,6 +12,7 @@ import neusight
 from neusight.forecast import Forecast
 from neusight.integrations.report.page.html_tables import Detail
 from neusight.integrations.report.page.memory_view import view_of_memory
+from neusight.predictors.formatting import bytes_text
 from neusight.recording.recording import Recording
 
 DETAIL = Detail(num_spans=100, num_rows=50, num_instances=100)
@@ -39,6 +40,14 @@ def test_the_curve_fills_the_drawing_and_reaches_the_peak(forecast: Forecast) ->
         200 * (1 - forecast.peak_memory_bytes / top), abs=0.1
     )
     assert text.count('class="grid"') >= 3 + 3  # levels, steps
+
+
+def test_the_levels_beside_the_curve_lead_from_its_top_to_nothing(forecast: Forecast) -> None:
+    [levels] = re.findall(r'class="levels">(.*?)</div>', view_of_memory(forecast, DETAIL))
+
+    top = forecast.memory.peak_reserved * 1.1
+    expected = [bytes_text(round(level)) for level in (top, top / 2, 0)]
+    assert re.findall(r"<span>([^<]*)</span>", levels) == expected
 
 
 def test_a_curve_that_need_not_be_thinned_has_every_event(forecast: Forecast) -> None:

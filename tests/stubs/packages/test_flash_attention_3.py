@@ -47,6 +47,12 @@ CASES: dict[str, Case] = {
         "flash_attn_with_kvcache",
         cuda(4, 4, 64, grad=False),
         *(cuda(1, 1024, 2, 64, grad=False), cuda(1, 1024, 2, 64, grad=False)),
+        cu_seqlens_q=torch.tensor([0, 4], dtype=torch.int32, device="cuda"),
+    ),
+    "flash_attn_with_kvcache of rows": lambda: flash(
+        "flash_attn_with_kvcache",
+        cuda(4, 4, 64, grad=False),
+        *(cuda(1, 1024, 2, 64, grad=False), cuda(1, 1024, 2, 64, grad=False)),
     ),
 }
 

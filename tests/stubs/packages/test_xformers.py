@@ -11,6 +11,7 @@ import torch
 from stub_calls import Case, assert_as_before, cuda
 
 import neusight
+from recorded_programs import calls, named
 
 
 def ops() -> Any:
@@ -75,6 +76,21 @@ def test_an_older_gpu_takes_its_own_kernels() -> None:
         attend(2, 256, 4, 64, dtype=torch.float16)()
 
     assert "efficient_attention" in [kernel.name for kernel, _ in forecast.kernels]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("LowerTriangularMask", 1), ("LowerTriangularFromBottomRightMask", 2)],
+)
+def test_a_causal_mask_states_the_corner_it_begins_in(name: str, expected: int) -> None:
+    """sdp::CustomMaskType."""
+
+    def program() -> None:
+        torch.ones(1, device="cuda")
+        attend(2, 256, 4, 64, dtype=torch.float32, attn_bias=getattr(ops().fmha, name)())()
+
+    (call,) = named(calls(program), "_efficient_attention_forward")
+    assert call.signature.by_name["custom_mask_type"] == expected
 
 
 def test_tensors_of_several_lengths_are_joined_and_split_again() -> None:

@@ -65,8 +65,8 @@ def test_an_operand_is_copied_into_a_larger_one_or_its_margin_is_filled_with_zer
     copied, filled, _ = _padded(product(16, 15, 15, left_is_planned=False, right_is_planned=True))
 
     assert (copied.op, copied.by_name["pad"]) == ("aten::constant_pad_nd", (0, 1, 0, 0))
-    assert copied.outputs[0].shape == (16, 16)
-    assert (filled.op, filled.outputs[0].shape) == ("aten::fill_", (1, 1))
+    assert copied.output_tensors[0].shape == (16, 16)
+    assert (filled.op, filled.output_tensors[0].shape) == ("aten::fill_", (1, 1))
 
 
 def test_what_can_be_made_padded_is_not_copied() -> None:
