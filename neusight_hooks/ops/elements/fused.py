@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from neusight.ops.products.attention import flex_attention
 from neusight.ops.registry import register_op
 from neusight.predictors.kernel import DTYPE_BYTES, Kernel, KernelClass
@@ -48,7 +50,7 @@ def fused_kernel(
             bytes_read=bytes_read,
             bytes_written=bytes_written,
             bytes_read_again=bytes_read_again,
-            bytes_in_place=min(bytes_read, bytes_written, _in_place(call)),
+            bytes_in_place=min(bytes_read, bytes_written, _in_place(others)),
             flops=elements * num_operations,
             variant="fused",
             along_columns=along_columns if reduces else kind == "pointwise" and len(numels) > 1,
@@ -57,11 +59,13 @@ def fused_kernel(
     ]
 
 
-def _in_place(call: OpSignature) -> int:
+def _in_place(operands: Mapping[str, Argument]) -> int:
     """Bytes of the tensors whose buffers Inductor takes for results too."""
-    named = call.arguments
-    buffers = (value for name, value in named if name.startswith("in_out_"))
-    return sum(buffer.num_bytes for buffer in buffers if isinstance(buffer, TensorSpec))
+    return sum(
+        value.num_bytes
+        for name, value in operands.items()
+        if name.startswith("in_out_") and isinstance(value, TensorSpec)
+    )
 
 
 def _in_work(kind: str, width: int) -> int:
