@@ -164,11 +164,12 @@ class Tiled:
 
 def _in_fp32(kernel: Kernel, gpu: GPU) -> Kernel:
     """What a GPU without TF32 makes of a kernel that may use it: plain FP32. So are matrix products
-    in 16 bits that no matrix unit takes, also on a P100, whose cores have twice the rate in FP16:
-    torch asks cublasGemmEx for sums in FP32 (half of 121 products of data/deepbench take 0.98 to
-    1.02 of their time in FP32 there)."""
+    in 16 bits that no matrix unit of NVIDIA's takes, also on a P100, whose cores have twice the
+    rate in FP16: torch asks cublasGemmEx for sums in FP32 (half of 121 products of data/deepbench
+    take 0.98 to 1.02 of their time in FP32 there). AMD's cores take two halves at once."""
     is_product = isinstance(kernel.size, GemmSize) and kernel.compute in ("fp16", "bf16")
     is_on_cores = is_product and not gpu.has_matrix_unit(kernel.compute)
+    is_on_cores = is_on_cores and gpu.vendor == "nvidia"
     return replace(kernel, compute="fp32") if is_on_cores or kernel.compute == "tf32" else kernel
 
 

@@ -43,6 +43,27 @@ def call(op: str, *outputs: Argument, overload: Any = "default", **arguments: An
     return OpSignature(name, overload, tuple(arguments.items()), outputs)
 
 
+def convolution(
+    dtype: str, *, channels_last: bool = False, bias: bool = False, result: bool | None = None
+) -> OpSignature:
+    """8 images of 16 x 32 x 32 to 64 channels by 3 x 3; `result`: it is stored as NHWC (default:
+    as the image is)."""
+    is_result = channels_last if result is None else result
+    return call(
+        "convolution",
+        spec(8, 64, 32, 32, dtype=dtype, channels_last=is_result),
+        input_=spec(8, 16, 32, 32, dtype=dtype, channels_last=channels_last),
+        weight=spec(64, 16, 3, 3, dtype=dtype, channels_last=channels_last),
+        bias=spec(64, dtype=dtype) if bias else None,
+        stride=(1, 1),
+        padding=(1, 1),
+        dilation=(1, 1),
+        transposed=False,
+        output_padding=(0, 0),
+        groups=1,
+    )
+
+
 def kernels(signature: OpSignature, math: MathMode = MATH) -> tuple[Kernel, ...]:
     """The kernels of an op that must be mapped."""
     mapping = map_op(signature, math)

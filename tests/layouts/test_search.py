@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from model_of_blocks import MODEL
 from neusight.integrations.layouts.block import BlockOf, recorded_block
 from neusight.integrations.layouts.layout import Layout, ModelShape, StepLoad
 from neusight.integrations.layouts.pricing import LayoutPrice
@@ -19,35 +20,6 @@ from neusight.predictors.kernel import KernelClass
 from neusight.predictors.registry import find_predictor
 from warm_python import run_python
 
-MODEL = """
-import torch
-from torch import nn
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm, self.up = nn.LayerNorm(256), nn.Linear(256, 1024)
-        self.down = nn.Linear(1024, 256)
-
-    def forward(self, x):
-        return x + self.down(torch.relu(self.up(self.norm(x))))
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.tokens = nn.Embedding(1000, 256)
-        self.blocks = nn.ModuleList(Block() for _ in range(4))
-        self.head = nn.Linear(256, 1000)
-
-    def forward(self, tokens):
-        x = self.tokens(tokens)
-        for block in self.blocks:
-            x = block(x)
-        return self.head(x)
-
-def build():
-    return Net()
-"""
 WORDS = ("-m", "neusight", "plan", "--gpu", "H100", "--quiet", "--sequence", "128")
 
 

@@ -8,26 +8,12 @@ from neusight.ops import map_op
 from neusight.ops.math_mode import math_mode_on
 from neusight.predictors.gpu import find_gpu
 from neusight.recording.recording import MathMode
-from op_calls import call, spec
-
-CALL = call(
-    "aten::convolution",
-    spec(8, 128, 56, 56, dtype="float16"),
-    input=spec(8, 64, 56, 56, dtype="float16"),
-    weight=spec(128, 64, 3, 3, dtype="float16"),
-    bias=None,
-    stride=(1, 1),
-    padding=(1, 1),
-    dilation=(1, 1),
-    transposed=False,
-    output_padding=(0, 0),
-    groups=1,
-)
+from op_calls import convolution
 
 
 @pytest.mark.parametrize(("gpu", "num_kernels"), [("V100", 4), ("GTX 1080 Ti", 1), ("MI300X", 1)])
 def test_images_are_turned_to_nhwc_for_tensor_cores_alone(gpu: str, num_kernels: int) -> None:
-    kernels = map_op(CALL, math_mode_on(find_gpu(gpu), MathMode())).kernels
+    kernels = map_op(convolution("float16"), math_mode_on(find_gpu(gpu), MathMode())).kernels
 
     assert len(kernels) == num_kernels
 

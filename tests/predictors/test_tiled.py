@@ -146,8 +146,8 @@ class OneTime:
         return [Adjustment(1.0, self._spread) for _ in kernels]
 
 
-@pytest.mark.parametrize(("gpu", "gain"), [("P100", 1.0), ("V100", 5.0)])
-def test_products_in_16_bits_gain_on_matrix_units_alone(gpu: str, gain: float) -> None:
+@pytest.mark.parametrize(("gpu", "gain"), [("P100", 1.0), ("RX 6800", 2.0), ("V100", 5.0)])
+def test_products_in_16_bits_gain_what_the_units_that_take_them_do(gpu: str, gain: float) -> None:
     whole, half = (
         predict([Kernel.gemm(4096, 4096, 4096, dtype=dtype)], gpu)[0].latency_us
         for dtype in ("float32", "float16")

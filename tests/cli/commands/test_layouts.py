@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from model_of_blocks import MODEL
 from neusight.integrations.cli.commands.layouts import (
     _request,
     _whole_training,
@@ -19,25 +20,6 @@ from neusight.predictors.clusters.named import find_topology
 from neusight.predictors.clusters.topology import Level
 from neusight.predictors.errors import OptionError
 
-MODEL = """
-from torch import nn
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.tokens = nn.Embedding(1000, 64)
-        self.blocks = nn.ModuleList(nn.Linear(64, 64) for _ in range(4))
-        self.head = nn.Linear(64, 1000)
-
-    def forward(self, tokens):
-        x = self.tokens(tokens)
-        for block in self.blocks:
-            x = block(x)
-        return self.head(x)
-
-def build():
-    return Net()
-"""
 WORDS = ("plan", "--gpu", "H100", "--quiet", "--sequence", "128")
 NO_DATA = ("--loader-tokens", "0")
 FAST = ("--network-gbps", "fast")
