@@ -114,6 +114,26 @@ def test_stored_scores_are_read_back_and_lie_a_line_a_group(ratchet: ModuleType)
     assert len((ratchet.STORED / "x.json").read_text(encoding="utf-8").splitlines()) == 4
 
 
+def test_a_history_has_each_group_beside_its_first_score(
+    ratchet: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    now = {"old | T4": ratchet.Score(9, 0.1, -0.05), "new | T4": ratchet.Score(8, 0.2, 0.2, 0.75)}
+    ratchet.write_scores("programs", now)
+    first = json.dumps({"old | T4": {"rows": 8, "median": 0.3, "bias": 0.3}})
+    monkeypatch.setattr(ratchet, "SOURCES", {"programs": "programs"})
+    monkeypatch.setattr(
+        ratchet, "_git", lambda verb, *_: "later\nearliest\n" if verb == "log" else first
+    )
+
+    ratchet.write_history(tmp_path / "groups.csv")
+
+    assert (tmp_path / "groups.csv").read_text(encoding="utf-8").splitlines() == [
+        "source,group,rows,median,bias,in_80,first_rows,first_median,first_bias",
+        "programs,new | T4,8,0.2,0.2,0.75,,,",
+        "programs,old | T4,9,0.1,-0.05,,8,0.3,0.3",
+    ]
+
+
 def test_every_source_has_a_module_and_stored_scores(ratchet: ModuleType) -> None:
     for source, module in ratchet.SOURCES.items():
         assert (ROOT / "benchmarks" / f"{module}.py").exists()
