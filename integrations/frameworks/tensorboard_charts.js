@@ -43,10 +43,15 @@
   }
 
   const colorOf = (options, at) => (options.colors || COLORS)[at % (options.colors || COLORS).length];
-  const CHARACTER = 6.6;  // mean width in pixels of one in the charts' font
+  const FONT_SIZE = 11, NAME_WIDTH = 92;  // pixels: of the charts' font, and at most of a column's name
+  const ruler = document.createElement("canvas").getContext("2d");
+  ruler.font = `${FONT_SIZE}px sans-serif`;
+  const widthOf = text => ruler.measureText(shown(text)).width;
+  // The text, cut until it is at most that wide, though never below three characters.
   const fitting = (text, pixels) => {
-    const most = Math.max(4, Math.floor(pixels / CHARACTER));
-    return escaped(text.length > most ? `${text.slice(0, most - 1)}…` : text);
+    let fits = text;
+    while (widthOf(fits) > pixels && fits.length > 4) fits = `${fits.slice(0, -2)}…`;
+    return escaped(fits);
   };
   // Round values from the first to the last, at most so many steps apart: 1, 2 or 5 times a power of ten.
   function ticks(first, last, most) {
@@ -117,14 +122,14 @@
       const scale = across / ((last - first) || 1);
       drawn += ticks(first, last, 8).map(value => below(MARGIN.left + scale * (value - first), shown(value))).join("");
     } else {
-      const names = rows.map(row => fitting(shown(row[0]), 14 * CHARACTER));
-      const widest = CHARACTER * (2 + Math.max(0, ...rows.map(row => Math.min(14, shown(row[0]).length))));
+      const names = rows.map(row => fitting(shown(row[0]), NAME_WIDTH));
+      const widest = 12 + Math.max(0, ...rows.map(row => Math.min(NAME_WIDTH, widthOf(row[0]))));
       const every = Math.max(1, Math.ceil(widest / slot));
       drawn += names.map((name, at) => (at % every ? "" : below(x(at) + slot / 2, name))).join("");
     }
     // The series' names share the line with the axis' title; they are cut only where they must be.
-    const room = across - CHARACTER * shown(options.hAxis?.title).length - 12;
-    const widths = series.map(column => 28 + CHARACTER * shown(column.label).length);
+    const room = across - widthOf(options.hAxis?.title) - 12;
+    const widths = series.map(column => 28 + widthOf(column.label));
     const fits = widths.reduce((sum, wide) => sum + wide, 0) <= room;
     let left = MARGIN.left;
     series.forEach((column, nth) => {
@@ -144,7 +149,7 @@
     setSelection() {}
     draw(data, options = {}) {
       const width = this.element.clientWidth || options.width || 600, height = options.height || 320;
-      this.element.innerHTML = `<svg width="${width}" height="${height}" font-family="sans-serif" font-size="11">` +
+      this.element.innerHTML = `<svg width="${width}" height="${height}" font-family="sans-serif" font-size="${FONT_SIZE}" letter-spacing="0">` +
         `<text x="${MARGIN.left}" y="16" font-weight="bold">${escaped(options.title)}</text>` +
         this.marks(data, options, width, height) + "</svg>";
     }
