@@ -38,10 +38,9 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-#: Hidden layers as published and how wide those are that the package keeps: a sixteenth of the
-#: weights.
+#: Hidden layers as published, and how wide those are that the package keeps: a sixteenth of the
+#: weights (512 as published).
 NUM_LAYERS = 8
-PUBLISHED_WIDTH = 512
 WIDTH = 128
 
 #: Rows that a network sees in training, counted each time, and its epochs at most; those of the
