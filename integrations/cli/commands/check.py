@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from neusight.exit_codes import ExitCode
@@ -28,7 +27,13 @@ from neusight.integrations.cli.arguments import (
     add_options,
     file_options,
 )
-from neusight.integrations.cli.files import report_problems, tried, write_json, write_text
+from neusight.integrations.cli.files import (
+    report_problems,
+    tried,
+    write_files,
+    write_json,
+    write_text,
+)
 from neusight.integrations.program.forecasting import ProgramForecast, forecast_program
 from neusight.integrations.program.options import STATED
 from neusight.integrations.program.program import Program
@@ -258,13 +263,9 @@ def _write(results: list[CaseResult], reports: Reports, folder: Path) -> list[st
         (reports.junit, lambda path: write_text(path, junit_xml(results))),
         (reports.markdown, lambda path: write_text(path, markdown_report(results, folder))),
     )
-    problems: list[str] = []
-    for path, write in writers:
-        if path:
-            found = tried(partial(write, path), path)
-            problems += found
-            if not found:
-                print(f"written to {path}")
+    written, problems = write_files(writers)
+    for path in written:
+        print(f"written to {path}")
     return problems
 
 
