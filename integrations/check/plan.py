@@ -25,7 +25,7 @@ from neusight.timeline.pricing import CALIBRATED_HOST
 
 @dataclass(frozen=True)
 class CheckRequest:
-    """What somebody wants to be checked: a program, or all cases of the project (one of them).
+    """What is to be checked: a program, or all cases of the project (one of them).
 
     `stated` are options by name, None where only the project or the baseline says; `options` are
     the others.

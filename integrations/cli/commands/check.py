@@ -146,7 +146,7 @@ def _requested(options: argparse.Namespace, program: Program | None) -> CheckReq
 def _with_operators(
     request: CheckRequest, baseline: Mapping[str, Case], *, is_wanted: bool
 ) -> CheckRequest:
-    """Operators are recorded where somebody wants them, or the baseline has them."""
+    """Operators are recorded where they are requested, or the baseline has them."""
     is_wanted = is_wanted or any(case.operators for case in baseline.values())
     return replace(request, options=replace(request.options, with_operators=is_wanted))
 
@@ -182,7 +182,7 @@ def _stated_tolerances(texts: Iterable[str]) -> dict[str, object]:
 def _seen(
     plan: Plan, baseline: Mapping[str, Case], *, is_apart: bool
 ) -> dict[str, Observation | str]:
-    """What the program does on each GPU, or why nobody knows. Several programs run in a process
+    """What the program does on each GPU, or why that is unknown. Several programs run in a process
     each, so that none finds what another left behind. KeyboardInterrupt where it was interrupted.
     """
     first = forecast_program(plan.program, plan.gpus[0], plan.options, is_apart=is_apart)

@@ -132,7 +132,7 @@ def _trained(
 def _class_of(
     vendor: str, name: str, parts: Sequence[CutRows], effort: _Effort, *, share: float = 1.0
 ) -> TrainedClass:
-    """A class trained on these GPUs; nobody knows yet how far it is off."""
+    """A class trained on these GPUs; its error is not known yet."""
     provenance = {
         "gpus": [part.gpu.name for part in parts],
         "num_rows": sum(len(part.kernels) for part in parts),
