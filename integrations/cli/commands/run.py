@@ -257,7 +257,7 @@ def _sweep(request: RunRequest, text: str) -> int:
 
     raises_from_here()
     sweep = parse_sweep(text)
-    written = {
+    given = {
         "trace": request.trace,
         "chakra": request.chakra,
         "save": request.save,
@@ -265,7 +265,7 @@ def _sweep(request: RunRequest, text: str) -> int:
         "try": request.tries,
         "explain": request.explain,
     }
-    unused = [name for name, path in written.items() if path]
+    unused = [name for name, path in given.items() if path]
     if unused:
         raise OptionError(f"--sweep writes no --{unused[0]}: run the value you choose by itself")
     points = _swept(request, sweep)
