@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -24,9 +24,9 @@ from neusight.predictors.gpu import GPU
 from neusight.predictors.learned.correction import (
     FAMILIES,
     UNSEEN,
+    NetworkFolder,
     Trained,
     architecture_of,
-    load_folder,
 )
 from neusight.predictors.learned.network import Network
 from neusight.predictors.roofline import Roofline
@@ -81,7 +81,7 @@ def measure(
     present = {name for name in TABLES if any(folder.glob(f"{name}.*"))}
     families = [name for name in families if present.issuperset(RECIPES[name].tables)]
     dataset = read_dataset(folder)
-    shipped = load_folder(weights)
+    shipped = NetworkFolder(weights)
     rows = {family: collect(dataset.groups, family) for family in families}
     every = [
         _as_kernels(group)
@@ -145,7 +145,7 @@ def _is_covered(group: Group, rows: dict[str, list[Rows]]) -> bool:
 
 
 def _without(
-    rows: dict[str, list[Rows]], shipped: dict[str, Network], left_out: Callable[[GPU], bool]
+    rows: dict[str, list[Rows]], shipped: Mapping[str, Network], left_out: Callable[[GPU], bool]
 ) -> Trained:
     """Networks for unseen GPUs, trained without those."""
     networks = {}
