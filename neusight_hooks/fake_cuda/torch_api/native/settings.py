@@ -1,4 +1,4 @@
-"""Settings of a CUDA build that a program makes and reads back."""
+"""Settings of a CUDA build that programs write and read."""
 
 from __future__ import annotations
 
