@@ -322,8 +322,9 @@ def _is_text(value: object) -> bool:
 
 
 def _is_capability(value: object) -> bool:
-    is_pair = isinstance(value, tuple) and len(value) == 2
-    return is_pair and all(is_count(part) and part <= _MOST_CAPABILITY for part in value)
+    if not isinstance(value, tuple) or len(value) != 2:
+        return False
+    return all(is_count(part) and part <= _MOST_CAPABILITY for part in value)
 
 
 def _in_range(least: float, most: float) -> Callable[[Any], bool]:
