@@ -8,8 +8,6 @@ Beside it, accuracy.json says when, by which commit and from which data.
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +17,7 @@ from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
+from tables import table_text
 
 from neusight.predictors.files import write_atomically
 from neusight.predictors.gpu import GPU
@@ -211,19 +210,17 @@ _COLUMNS = (
 
 def csv_text(lines: Iterable[Line]) -> str:
     """Every score as a row; errors are shares."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(_COLUMNS)
+    rows = []
     for line in lines:
         score = line.scores["all"]
         total = line.scores.get("model_shapes", score).sum_error
         sizes = (line.scores[name].mape if name in line.scores else "" for name in SIZE_NAMES)
-        writer.writerow(
+        rows.append(
             (line.split, score.gpu, score.table, score.dtype, score.phase_or_op, score.num_rows,
              line.roofline, line.scaled_roofline, line.physics, score.mape, total,
              score.within_interval, *sizes)
         )  # fmt: skip
-    return out.getvalue()
+    return table_text(_COLUMNS, rows)
 
 
 def _between_sources(folders: Sequence[Path]) -> str:

@@ -427,7 +427,7 @@ class Forecast:
         return forecast
 
     def _recorded_for(self, target: GPU) -> tuple[Recording, Sequence[Recording]]:
-        """What the program does on that GPU, with its ranks; ForecastStateError if nobody knows."""
+        """What the program does on that GPU, with its ranks; ForecastStateError if unknown."""
         if target == self.gpu:
             return self.recording, self._recordings
         for gpu, recording in self._recorded:

@@ -38,7 +38,7 @@ _SHOWN_CHARS = 80
 #: Mode of a new file before the user's umask, as `open` has it.
 _NEW_FILE_MODE = 0o666
 
-#: Random bytes in a temporary name: nobody can guess it and lay a link there.
+#: Random bytes in a temporary name: it cannot be guessed, so no link can be placed there.
 _NAME_BYTES = 8
 
 
@@ -115,7 +115,7 @@ def _replace(target: Path, data: bytes, there: os.stat_result | None) -> None:
 
 
 def _create_beside(target: Path, *, is_new: bool) -> tuple[int, Path]:
-    """A file that was not there, and is nobody's link; private until it has its final mode.
+    """A new file, not a link; private until it has its final mode.
 
     Not `tempfile.mkstemp`: only the kernel can apply the umask to a new file without changing it
     for all threads.

@@ -80,8 +80,8 @@ class Wait(NamedTuple):
 class Observation:
     """A case, and where its rows come from. Keys are rows without their numbers; an op that is
     called from several places has a stack for each (some of them). `made` says where each module
-    was made, `unmapped` which ops nobody described; `stops` has the line of each row of what was
-    compiled. `forecast` prices what a baseline recorded as it priced this."""
+    was made, `unmapped` which ops have no kernels registered; `stops` has the line of each row of
+    what was compiled. `forecast` prices what a baseline recorded as it priced this."""
 
     case: Case
     op_stacks: Mapping[tuple[str, ...], tuple[CallStack, ...]]
@@ -457,7 +457,7 @@ def _compiling_of(
     ):
         key = (what, reason, code_at(line, folder) or line.rpartition(":")[0])
         counts[key] += count
-        places[key] = line  # of equal ones nobody can show which is new; the last is the best guess
+        places[key] = line  # of equal ones it is not known which is new; the last is the best guess
     return tuple(CompileRow(*key, count) for key, count in sorted(counts.items())), places
 
 

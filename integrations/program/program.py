@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from neusight.predictors.errors import OptionError
+
 #: Hex digits of a digest of files: enough against chance, short enough to read.
 _DIGITS = 16
 
@@ -48,6 +50,11 @@ class Program:
         'train.py --fast'
         """
         return " ".join([Path(self.target).name, *self.arguments])
+
+    def require_script(self) -> None:
+        """OptionError where it is a script that is not there."""
+        if not self.is_module and not Path(self.target).is_file():
+            raise OptionError(f"there is no script {self.target!r} in {Path.cwd()}")
 
 
 def program_of(words: Sequence[str]) -> Program:

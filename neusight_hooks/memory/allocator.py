@@ -213,11 +213,6 @@ class Allocator:
         block = self._blocks.get(storage)
         return 0 if block is None else block.address
 
-    def bytes_of(self, storage: Hashable) -> int:
-        """How large the block of a live storage is; 0 if it is empty or not live."""
-        block = self._blocks.get(storage)
-        return 0 if block is None else block.num_bytes
-
     def blocks(self) -> list[tuple[int, int]]:
         """(address, bytes) of every live block, in order of address."""
         live = (block for block in self._blocks.values() if block is not None)

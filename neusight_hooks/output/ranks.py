@@ -14,7 +14,7 @@ from neusight.recording.recording import Recording
 from neusight.timeline.spans import Timeline
 from neusight.timeline.steady import kernels_of, steady_step_of
 
-#: Name in `Recording.options`: the ranks that were run where nobody stated which, as a text.
+#: Name in `Recording.options`: the ranks that were run where none were stated, as a text.
 RUN_OPTION = "ranks_run"
 
 _NS_PER_US = 1000

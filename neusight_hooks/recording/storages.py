@@ -53,11 +53,6 @@ class StorageWatch:
         self._next = 0
         self._num_pools = 0
 
-    @property
-    def num_made(self) -> int:
-        """How many there were so far."""
-        return self._next
-
     def follow(self, tensor: ForecastTensor, op: TapedOp) -> None:
         """From now on the storage of a tensor that the op returned, if it is new."""
         if tensor._fake_device.type != "cuda":
@@ -69,8 +64,10 @@ class StorageWatch:
 
     def made(self, tensor: ForecastTensor, op: str) -> None:
         """From now on the storage of a tensor that was made without an op, in the name of one."""
+        self._made(tensor.untyped_storage(), op)
+
+    def _made(self, storage: Any, op: str) -> None:
         who = self._attribution
-        storage = tensor.untyped_storage()
         self._follow(storage, op, who.module, who.phase, who.stack)
 
     def mark(self, tensor: torch.Tensor, kind: str) -> None:
@@ -89,8 +86,7 @@ class StorageWatch:
         if storage._cdata in self._in_graphs:
             return
         self._kinds[self._next] = kind
-        who = self._attribution
-        self._follow(storage, "aten::empty", who.module, who.phase, who.stack)
+        self._made(storage, "aten::empty")
 
     def resized(self, storage: Any) -> None:
         """A storage gave its memory back, or got some, while its tensors live on: as sharded
@@ -104,8 +100,7 @@ class StorageWatch:
         kind = self._emptied.pop(key)
         if kind is not None:
             self._kinds[self._next] = kind
-        who = self._attribution
-        self._follow(storage, "aten::resize_", who.module, who.phase, who.stack)
+        self._made(storage, "aten::resize_")
 
     # -- CUDA graphs ------------------------------------------------------------------------------
 
@@ -124,8 +119,7 @@ class StorageWatch:
         """What a replayed graph wrote is kept while another one is captured."""
         if storage._cdata in self._in_graphs:
             self._in_graphs.discard(storage._cdata)
-            who = self._attribution
-            self._follow(storage, "aten::empty_strided", who.module, who.phase, who.stack)
+            self._made(storage, "aten::empty_strided")
 
     def _follow(self, storage: Any, op: str, module: str, phase: Phase, stack: CallStack) -> None:
         number, key = self._next, storage._cdata
@@ -189,7 +183,7 @@ class StorageWatch:
 
     @property
     def next_number(self) -> int:
-        """The number that the next storage gets."""
+        """The number that the next storage gets: how many there were so far."""
         return self._next
 
     def adopt(self, tensor: ForecastTensor) -> int:
@@ -206,9 +200,9 @@ class StorageWatch:
         return self._numbers.get(tensor.untyped_storage()._cdata)
 
     def kind_of(self, number: int) -> str | None:
-        """What the storage is for, where somebody said so."""
+        """What the storage is for, where that is known."""
         return self._kinds.get(number)
 
     def forget_kind(self, number: int) -> None:
-        """The storage has ended, and nobody asks for it any more."""
+        """Forgets a storage that has ended."""
         self._kinds.pop(number, None)

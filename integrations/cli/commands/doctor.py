@@ -98,7 +98,7 @@ def _problems(findings: Iterable[Finding]) -> list[Finding]:
 def _safely(name: str, look: Callable[[str], Finding]) -> Finding:
     try:
         return look(name)
-    except Exception as error:  # a doctor that dies of a finding helps nobody
+    except Exception as error:  # one check that fails must not hide the others
         return Finding(name, "problem", f"{type(error).__name__}: {error}")
 
 

@@ -56,7 +56,7 @@ def is_fault_of_neusight(error: BaseException, start: CodeType) -> bool:
 
 
 def is_of_the_depths(error: BaseException) -> bool:
-    """Whether it arose in neusight's own code and nobody meant to raise it."""
+    """Whether it arose in neusight's own code and was not raised on purpose."""
     frames = traceback.extract_tb(error.__traceback__)
     if not frames or not frames[-1].filename.startswith(own_folders()):
         return False

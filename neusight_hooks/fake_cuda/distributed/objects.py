@@ -28,7 +28,7 @@ class Objects:
 
     @property
     def is_alone(self) -> bool:
-        """Whether nobody would read what this rank sends."""
+        """Whether no other rank reads what this one sends."""
         return self._link.is_alone
 
     def send(
@@ -41,7 +41,7 @@ class Objects:
     def receive(
         self, group: Any, source: int | None, *, what: str = "objects sent", tag: int = 0
     ) -> tuple[int, Any]:
-        """From one other rank, or whoever is first; and who that was."""
+        """From one rank, or from the first that sends; with the number of that rank."""
         own = dist.get_rank()
         sources = [one for one in _ranks(group) if one != own] if source is None else [source]
         boxes = [self._box(what, group, one, own, tag) for one in sources]
@@ -106,7 +106,7 @@ class Objects:
 
 def install_objects(patches: Patches, objects: Objects) -> None:
     """Objects travel between the ranks that run. For others this rank's own stand; where it has
-    none, nobody can answer: UnansweredRankError."""
+    none, there is no answer: UnansweredRankError."""
 
     def all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:
         objects.send_to_all("objects gathered", obj, group)

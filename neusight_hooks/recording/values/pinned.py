@@ -31,7 +31,7 @@ class _Count:
 
 class PinnedCounts:
     """Blocks of pinned memory as PyTorch's allocator counts them: rounded up to a power of two,
-    and kept for whoever asks next (CachingHostAllocator.h)."""
+    and kept for the next allocation (CachingHostAllocator.h)."""
 
     def __init__(self) -> None:
         self._blocks, self._bytes = _Count(), _Count()

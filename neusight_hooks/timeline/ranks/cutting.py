@@ -28,8 +28,8 @@ def without_broken_step(recording: Recording) -> Recording:
 
 
 def cut_alike(recordings: Sequence[Recording], *, stopped: Collection[int]) -> list[Recording]:
-    """The recordings up to the training step (inference step, where nobody trains) that each of the
-    ranks came to that were `stopped` early. What a rank did not do though nobody stopped it stays
+    """The recordings up to the training step (inference step, without training) that each of the
+    ranks came to that were `stopped` early. What a rank did not do though it was not stopped stays
     missing.
 
     Where the first such steps of two ranks do not hold the same calls, their steps are not the

@@ -97,7 +97,7 @@ class KeyStore(_Store):  # type: ignore[misc]
         return KeyStore(self._link, self._name)
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Kept, and used by nobody: a wait in vain is an error at once."""
+        """Kept, but not used: a wait in vain is an error at once."""
         self._timeout = timeout
 
     @property

@@ -13,7 +13,7 @@ from neusight.fake_cuda.patching import Patches
 if TYPE_CHECKING:
     from neusight.recording.tape import Listeners
 
-#: The settings: what reads and what writes each in torch._C, and its value before anybody sets it
+#: The settings: what reads and what writes each in torch._C, and its value before it is set
 #: (aten/src/ATen/Context.h and aten/src/ATen/cuda/tunable/Tunable.h, torch 2.13).
 _SETTINGS: dict[str, tuple[str, str, object]] = {
     "metadata": ("_cuda_getMemoryMetadata", "_cuda_setMemoryMetadata", ""),
