@@ -309,7 +309,7 @@ class Forecast:
 
     @property
     def failure(self) -> str:
-        """What ended the program before its end, in words; empty where nothing did."""
+        """The error that ended the program early, as a message; empty where there was none."""
         return failure_of(self.recording)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""How a program is recorded and priced, as a command line, a project or a test says it, once."""
+"""How a program is recorded and priced: the options of command lines, projects and tests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from neusight.timeline.host import require_host
 #: Steady steps after which a program is ended: enough for a median.
 DEFAULT_STEPS = 5
 
-#: Seconds that a rank waits for a key that no rank sets: others may take that long to their start.
+#: Seconds that a rank waits for a key that no rank sets: others may take that long to start.
 DEFAULT_WAIT_S = 60.0
 
 #: What asks for all ranks; of more than 16 most are run for a few steps alone.

@@ -68,7 +68,7 @@ class Segment(NamedTuple):
 
 
 class SegmentChange(NamedTuple):
-    """CUDA gave memory, or got it back."""
+    """A segment was allocated from CUDA, or returned to it."""
 
     action: Literal["segment_alloc", "segment_free", "segment_map", "segment_unmap"]
     address: int

@@ -104,7 +104,7 @@ def run_as_text(recording: Recording, shown: Iterable[int]) -> str:
 
 
 def rank_lines(rows: Sequence[RankRow], recording: Recording) -> list[str]:
-    """A line a rank, who is the slowest, and what is known of the other ranks."""
+    """A line for each rank, the slowest rank, and what is known of the other ranks."""
     if not rows:
         return []
     world_size = recording.world_size

@@ -67,7 +67,7 @@ class SummaryData:
 
     @property
     def failure(self) -> str:
-        """What ended the program before its end, in words; empty where nothing did."""
+        """The error that ended the program early, as a message; empty where there was none."""
         return failure_of(self.recording)
 
     @property

@@ -15,14 +15,14 @@ from neusight.recording.tensor import ForecastTensor
 
 
 class _StorageRef(weakref.ref):  # type: ignore[type-arg]
-    """A weak reference to a storage that knows which storage it was."""
+    """A weak reference to a storage that keeps the storage's key."""
 
     __slots__ = ("key",)
     key: int
 
 
 class StorageWatch:
-    """Writes allocations and frees on the tape, and knows what a storage is for.
+    """Records allocations and frees on the tape, and the kind of each storage.
 
     Storages have numbers, which count through all of the program.
     """
@@ -54,7 +54,7 @@ class StorageWatch:
         self._num_pools = 0
 
     def follow(self, tensor: ForecastTensor, op: TapedOp) -> None:
-        """From now on the storage of a tensor that the op returned, if it is new."""
+        """Follows the storage of a tensor that the op returned, if it is new."""
         if tensor._fake_device.type != "cuda":
             return
         storage = tensor.untyped_storage()
@@ -63,7 +63,7 @@ class StorageWatch:
             self._follow(storage, op.signature.op, op.module, op.phase, op.stack)
 
     def made(self, tensor: ForecastTensor, op: str) -> None:
-        """From now on the storage of a tensor that was made without an op, in the name of one."""
+        """Follows the storage of a tensor that was made without an op, in the name of one."""
         self._made(tensor.untyped_storage(), op)
 
     def _made(self, storage: Any, op: str) -> None:
@@ -71,7 +71,7 @@ class StorageWatch:
         self._follow(storage, op, who.module, who.phase, who.stack)
 
     def mark(self, tensor: torch.Tensor, kind: str) -> None:
-        """Says what a storage is for: parameter, gradient, buffer, optimizer_state; of a DTensor
+        """Sets the kind of a storage: parameter, gradient, buffer, optimizer_state; of a DTensor
         that of its part on this rank."""
         if not isinstance(tensor, ForecastTensor):
             tensor = getattr(tensor, "_local_tensor", tensor)
@@ -152,7 +152,7 @@ class StorageWatch:
         self._free(key)
 
     def _free(self, key: int) -> int | None:
-        """Writes that a storage gave its memory back; the number that it had."""
+        """Records that a storage freed its memory; the number that it had."""
         number = self._numbers.pop(key, None)
         if number is not None:
             self._alive.pop(number, None)
@@ -161,7 +161,7 @@ class StorageWatch:
         return number
 
     def refuse(self, number: int) -> None:
-        """The newest storage could not be had: it never was."""
+        """Removes the newest storage, whose allocation failed."""
         for key, known in list(self._numbers.items()):
             if known == number:
                 del self._numbers[key]

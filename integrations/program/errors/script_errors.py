@@ -20,7 +20,7 @@ _OF_ARGUMENTS = (RuntimeError, ValueError, TypeError, OSError, NeusightError)
 
 @cache
 def own_folders() -> tuple[str, ...]:
-    """Where neusight, its predictors and its integrations are."""
+    """The folders of neusight, its predictors and its integrations."""
     found = (
         find_spec(name) for name in ("neusight", "neusight.predictors", "neusight.integrations")
     )

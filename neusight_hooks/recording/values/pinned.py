@@ -76,12 +76,12 @@ class PinnedCounts:
         }
 
     def reset_peak(self) -> None:
-        """Peaks start again from here."""
+        """Resets the peaks to the current values."""
         for count in (self._blocks, self._bytes, self._used, self._used_bytes):
             count.peak = count.current
 
     def reset_accumulated(self) -> None:
-        """What came and went is counted again from here."""
+        """Resets the accumulated counts."""
         for count in (self._blocks, self._bytes, self._used, self._used_bytes):
             count.allocated = count.freed = 0
 

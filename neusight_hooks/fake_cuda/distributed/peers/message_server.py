@@ -172,7 +172,7 @@ class MessageServer:
     # -- the store --------------------------------------------------------------------------------
 
     def set(self, key: str, value: bytes) -> None:
-        """A key has this value from now on."""
+        """Sets the value of a key."""
         self._store[key] = value
         self._reply_to_waiting()
 
@@ -186,13 +186,13 @@ class MessageServer:
         return expected if found is None else found
 
     def add(self, key: str, amount: int) -> int:
-        """Counts a key up; what it is then."""
+        """Adds to a counter; its new value."""
         total = int(self._store.get(key, b"0")) + amount
         self.set(key, str(total).encode())
         return total
 
     def append(self, key: str, value: bytes) -> None:
-        """Puts more behind what a key has."""
+        """Appends to the value of a key."""
         self.set(key, self._store.get(key, b"") + value)
 
     def check(self, keys: Sequence[str]) -> bool:
@@ -204,7 +204,7 @@ class MessageServer:
         return [self._store[key] for key in keys]
 
     def delete(self, key: str) -> bool:
-        """Removes a key; whether it was there."""
+        """Removes a key; whether it was set."""
         return self._store.pop(key, None) is not None
 
     def list_keys(self, prefix: str) -> list[str]:

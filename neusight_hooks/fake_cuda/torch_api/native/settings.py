@@ -1,4 +1,4 @@
-"""Settings of a CUDA build that a program makes and reads back."""
+"""Settings of a CUDA build that programs write and read."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def install_switches(
     on_wait: Listeners[[str]],
     warn: Callable[[str], None],
 ) -> None:
-    """They answer until `patches.restore()`."""
+    """Installs them until `patches.restore()`."""
     core: Any = torch._C
     values = {key: first for key, (_, _, first) in _SETTINGS.items()}
     for key, (getter, setter, _) in _SETTINGS.items():
