@@ -199,22 +199,23 @@ def test_a_probe_that_kills_the_process_costs_itself_alone(tmp_path: Path) -> No
     bad = sample()[30].text
     lab = Lab(kills=frozenset([bad]))
 
-    outcome = run(tmp_path, lab, "kernels")
-    again = run(tmp_path, Lab(), "kernels")
+    outcome = run(tmp_path, lab, "kernels", minutes=0.1)
+    again = run(tmp_path, later := Lab(), "kernels", minutes=0.1)
 
     assert [(refusal.subject, refusal.reason) for refusal in outcome.refusals] == [
         (bad, "it ended with code -11")
     ]
     assert lab.started == 2
     assert bad not in {found.probe for found in read_measured(tmp_path).samples}
-    assert [refusal.subject for refusal in again.refusals] == [bad]  # not tried again
+    assert [refusal.subject for refusal in again.refusals] == [bad]
+    assert later.begun and bad not in later.begun
 
 
 def test_a_refused_probe_is_reported_and_not_tried_again(tmp_path: Path) -> None:
     text = sample()[3].text
     lab = Lab(refuses=frozenset([text]))
 
-    outcome = run(tmp_path, lab, "kernels")
+    outcome = run(tmp_path, lab, "kernels", minutes=0.1)
 
     assert [refusal.subject for refusal in outcome.refusals] == [text]
     line = json.loads((tmp_path / "refused.jsonl").read_text())
@@ -276,7 +277,7 @@ def test_a_full_disk_ends_the_run_and_says_what_is_kept(tmp_path: Path) -> None:
 
     kept = read_measured(tmp_path).samples
     assert len(quick_sample()) < len(kept) < len(quick_sample()) + 20
-    assert run(tmp_path, Lab(), "kernels").samples > len(kept)
+    assert run(tmp_path, Lab(), "kernels", minutes=0.1).samples > len(kept)
 
 
 @contextmanager
