@@ -173,6 +173,15 @@ def test_an_older_torch_dispatches_slower_and_launches_alike() -> None:
     assert host.assumes == "a core at 3 GHz, the dispatcher of torch 1.13"
 
 
+@pytest.mark.parametrize(
+    ("version", "share"), [("1.13", 1.3), ("2.0", 1.1), ("2.2", 1.1), ("2.3", 1.0), ("2.9", 1.0)]
+)
+def test_each_release_of_torch_has_its_dispatch(version: str, share: float) -> None:
+    host = stated_host(f"cloud,torch={version}", find_gpu("A100"))
+
+    assert host.op_us / CLOUD.op_us == pytest.approx(share)
+
+
 def test_a_stated_host_is_stated_again_by_its_name() -> None:
     v100 = find_gpu("V100")
     for text in ("ghz=2.2,torch=1.9", "profiled,ghz=3", "cloud,launch=4"):
