@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -19,6 +18,7 @@ from statistics import fmean, median
 import numpy as np
 import ratchet
 from carried_programs import pairs
+from tables import read_table
 
 from neusight.integrations.profiles.carrying.prices import KEPT_BY_OTHERS, KEPT_BY_RELATED
 
@@ -47,8 +47,7 @@ PREDICTORS = ("tiled", "neusight", "habitat", "linear", "roofline")
 
 def rows(name: str) -> list[Row]:
     """A table of the folder."""
-    with (RESULTS / f"{name}.csv").open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    return read_table(RESULTS / f"{name}.csv")
 
 
 def table(head: Sequence[str], lines: Iterable[Sequence[object]]) -> str:

@@ -10,7 +10,6 @@ to be at work for long, as it is in these profiles; `--burst` takes it to be coo
 from __future__ import annotations
 
 import argparse
-import csv
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 from profiled_kernels import TORCH
+from tables import write_table
 
 from neusight.integrations.profiles.profiled_kernels import ProfiledCall, read_profiled
 from neusight.predictors.predictor import Estimate
@@ -108,10 +108,7 @@ def main() -> int:
         print("  ".join(f"{value!s:<24}" if isinstance(value, str) else f"{value:>9}"
                         for value in row.values()))  # fmt: skip
     if options.csv:
-        with options.csv.open("w", newline="", encoding="utf-8") as stream:
-            writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+        write_table(options.csv, rows[0], (row.values() for row in rows))
     return 0
 
 

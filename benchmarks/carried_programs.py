@@ -9,7 +9,6 @@ whether the two have one compute capability: median and 80 % quantile of |carrie
 
 from __future__ import annotations
 
-import csv
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from tables import read_table
 
 from neusight.integrations.profiles.carrying.prices import KEPT_BY_OTHERS, KEPT_BY_RELATED
 from neusight.predictors.gpu import find_gpu
@@ -44,11 +44,10 @@ class Pair(NamedTuple):
 def pairs(path: Path) -> Iterator[Pair]:
     """Every program that two GPUs ran, carried both ways."""
     found: dict[tuple[str, str], dict[str, tuple[str, float]]] = defaultdict(dict)
-    with path.open(newline="") as file:
-        for row in csv.DictReader(file):
-            if row["error"] and row["level"] != _CHAINS and not row["host"]:
-                figure = row["half"], float(np.log1p(float(row["error"])))
-                found[row["level"], row["name"]][row["gpu"]] = figure
+    for row in read_table(path):
+        if row["error"] and row["level"] != _CHAINS and not row["host"]:
+            figure = row["half"], float(np.log1p(float(row["error"])))
+            found[row["level"], row["name"]][row["gpu"]] = figure
     for by_gpu in found.values():
         for source, target in permutations(by_gpu, 2):
             half, there = by_gpu[source]

@@ -23,7 +23,6 @@ which was read from streaming kernels of the same tables.
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import permutations
@@ -31,6 +30,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from tables import write_table
 
 from neusight.integrations.profiles.carrying.prices import KEPT_BY_OTHERS, KEPT_BY_RELATED
 from neusight.predictors.gpu import GPU
@@ -152,11 +152,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if joined:
             lines.append(_shown(op, "all", "", joined))
     if options.csv is not None:
-        with options.csv.open("w", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            columns = [f"{way} {part}" for way in WAYS for part in ("median", "q80")]
-            writer.writerow(("operation", "from", "to", "rows", *columns))
-            writer.writerows(lines)
+        columns = [f"{way} {part}" for way in WAYS for part in ("median", "q80")]
+        write_table(options.csv, ("operation", "from", "to", "rows", *columns), lines)
     return 0
 
 

@@ -8,7 +8,6 @@ A group's rows are all sizes of one GPU, collective and number of ranks. Where s
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from tables import write_table
 
 from neusight.predictors import Tiled
 from neusight.predictors.clusters.topology import Curve, Topology
@@ -129,23 +129,15 @@ def one_node(rows: pd.DataFrame, gpus: Sequence[str], least: int = 0) -> Iterato
         yield Line(group.gpu.name, group.op, group.ranks, 1, len(group.sizes), group.error())
 
 
-def write_csv(lines: Iterable[Line], path: Path) -> None:
-    """Errors in percent."""
-    with path.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(Line._fields)
-        for line in lines:
-            errors = ("" if error is None else f"{error:.1f}" for error in line[5:])
-            writer.writerow((*line[:5], *errors))
-
-
 def main() -> None:
     """Prints all, and keeps what ACCURACY.md shows."""
     table = pd.read_parquet(ROWS)
     table = table[table.op != "all_reduce_custom"]
     nccl = table[table.source.str.contains("nccl-tests") & (table.dtype == "fp16")]
     shown = [*two_nodes(table), *one_node(nccl, ["l40s"])]
-    write_csv(shown, RESULTS)
+    errors = (["" if error is None else f"{error:.1f}" for error in line[5:]] for line in shown)
+    rows = ((*line[:5], *own) for line, own in zip(shown, errors, strict=True))
+    write_table(RESULTS, Line._fields, rows)
     pairs = table[table.source.str.contains("pairwise") & (table.op == "all_reduce")]
     switched = one_node(nccl[nccl.op == "all_reduce"], list(GPUS), least=2**26)
     bridged = one_node(pairs, ["a100_pcie_nvlink_pair", "h100_pcie_nvlink_pair"], least=2**21)

@@ -14,7 +14,6 @@ those of the eager program, and no more bytes are moved, but for copies to NHWC;
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ import programs
 import ratchet
 from kernelbench import Case
 from programs import RECORDINGS, Result
+from tables import write_table
 
 from neusight.forecast import Forecast
 from neusight.predictors.kernel import KernelClass
@@ -247,14 +247,13 @@ def show(row: Row) -> None:
 
 def write_csv(found: list[Row], path: Path) -> None:
     """The errors of every program as a row, without the measurements, which are others' data."""
-    with path.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow((*_OF_RESULT, "newer", *_ERRORS, "is_inside"))
-        for row in found:
-            stated = (getattr(row.compiled, name) for name in _OF_RESULT)
-            errors = (row.eager.error, row.compiled.error, row.error)
-            shown = (f"{error:.4f}" for error in errors)
-            writer.writerow((*stated, row.newer, *shown, row.compiled.is_inside))
+    rows = []
+    for row in found:
+        stated = (getattr(row.compiled, name) for name in _OF_RESULT)
+        errors = (row.eager.error, row.compiled.error, row.error)
+        shown = (f"{error:.4f}" for error in errors)
+        rows.append((*stated, row.newer, *shown, row.compiled.is_inside))
+    write_table(path, (*_OF_RESULT, "newer", *_ERRORS, "is_inside"), rows)
 
 
 _OF_RESULT = ("gpu", "host", "level", "name", "half", "bound", "dominant")

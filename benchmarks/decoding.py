@@ -19,8 +19,6 @@ dynamic activations, which gpt-fast does not quantize to.
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import os
 import subprocess
 import sys
@@ -30,6 +28,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from statistics import median
+
+from tables import read_table, write_table
 
 import neusight
 
@@ -65,18 +65,17 @@ class Row:
 
 def rows(programs: Path) -> Iterator[Row]:
     """The rows that the recipe reaches."""
-    with PUBLISHED.open(newline="", encoding="utf-8") as stream:
-        for row in csv.DictReader(stream):
-            model, weights = _MODELS.get(row["model"]), _WEIGHTS.get(row["dtype"])
-            is_decode = row["mode"] == "inf (decode)" and row["metric"] == "tokens/s"
-            if not (is_decode and model and weights and row["gpu"] in _GPUS):
-                continue
-            ranks = ("--world-size", row["n_gpus"]) if row["n_gpus"] != "1" else ()
-            words = (
-                "run", "--quiet", "--gpu", _GPUS[row["gpu"]], *ranks, str(RECIPE), "--programs",
-                str(programs), "--model", model, "--weights", weights,
-            )  # fmt: skip
-            yield Row(row["case_id"], weights, int(row["n_gpus"]), float(row["value"]), words)
+    for row in read_table(PUBLISHED):
+        model, weights = _MODELS.get(row["model"]), _WEIGHTS.get(row["dtype"])
+        is_decode = row["mode"] == "inf (decode)" and row["metric"] == "tokens/s"
+        if not (is_decode and model and weights and row["gpu"] in _GPUS):
+            continue
+        ranks = ("--world-size", row["n_gpus"]) if row["n_gpus"] != "1" else ()
+        words = (
+            "run", "--quiet", "--gpu", _GPUS[row["gpu"]], *ranks, str(RECIPE), "--programs",
+            str(programs), "--model", model, "--weights", weights,
+        )  # fmt: skip
+        yield Row(row["case_id"], weights, int(row["n_gpus"]), float(row["value"]), words)
 
 
 def forecast(folder: Path, row: Row) -> float:
@@ -102,18 +101,16 @@ def forecast(folder: Path, row: Row) -> float:
     return found.samples * 1e6 / median(call.latency_us for call in found.decodes)
 
 
-def csv_text(errors: dict[Row, float]) -> str:
+def write_errors(errors: dict[Row, float], path: Path) -> None:
     """A row for each figure: the error, a share, and that of the gain over bf16 where the same
     model ran in bf16 on as many of the same GPUs."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(("case", "num_gpus", "weights", "error", "gain_error"))
+    rows = []
     plain = {_without_weights(row): error for row, error in errors.items() if row.weights == "bf16"}
     for row, error in errors.items():
         base = plain.get(_without_weights(row)) if row.weights != "bf16" else None
         gain = "" if base is None else f"{(1 + error) / (1 + base) - 1:.4f}"
-        writer.writerow((row.name, row.num_gpus, row.weights, f"{error:.4f}", gain))
-    return stream.getvalue()
+        rows.append((row.name, row.num_gpus, row.weights, f"{error:.4f}", gain))
+    write_table(path, ("case", "num_gpus", "weights", "error", "gain_error"), rows)
 
 
 def _without_weights(row: Row) -> tuple[str, ...]:
@@ -146,7 +143,7 @@ def main() -> int:
     if errors:
         print(f"median {median(map(abs, errors.values())):.1%} of {len(errors)} rows")
     if options.csv:
-        options.csv.write_text(csv_text(errors), encoding="utf-8")
+        write_errors(errors, options.csv)
     return 0
 
 

@@ -12,12 +12,12 @@ reaches of PCIe and of InfiniBand, to M40's alone.
 
 from __future__ import annotations
 
-import csv
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
 import ratchet
+from tables import read_table
 
 from neusight.ops import kernels_of
 from neusight.predictors.kernel import Kernel
@@ -48,13 +48,8 @@ def rows() -> Iterator[ratchet.Row]:
     yield from _recurrent_layers(book)
 
 
-def _read(name: str) -> list[dict[str, str]]:
-    with (DATA / name).open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
 def _all_reduces(book: KnownGPUs) -> Iterator[ratchet.Row]:
-    for row in _read("all_reduce.csv"):
+    for row in read_table(DATA / "all_reduce.csv"):
         gpu, ranks = book.find(row["gpu"]), int(row["num_gpus"])
         if isinstance(gpu, str):
             continue
@@ -73,7 +68,7 @@ def _all_reduces(book: KnownGPUs) -> Iterator[ratchet.Row]:
 
 def _recurrent_layers(book: KnownGPUs) -> Iterator[ratchet.Row]:
     measured: dict[tuple[str, ...], dict[str, float]] = defaultdict(dict)
-    for row in _read("rnn.csv"):
+    for row in read_table(DATA / "rnn.csv"):
         if row["dtype"] in DTYPES:
             layer = tuple(row[name] for name in ("gpu", "dtype", "cell", "hidden", "batch"))
             measured[(*layer, row["timesteps"])][row["pass"]] = float(row["latency_us"])

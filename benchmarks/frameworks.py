@@ -13,7 +13,6 @@ row it has in the table; why others are not in it, `NOT_RUN` says.
 from __future__ import annotations
 
 import argparse
-import csv
 import importlib.metadata
 import json
 import os
@@ -24,6 +23,8 @@ from collections import Counter
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any
+
+from tables import read_table, write_table
 
 PROGRAMS = Path(__file__).with_name("framework_programs")
 TABLE = Path(__file__).with_name("results") / "frameworks.csv"
@@ -293,10 +294,9 @@ def main() -> None:
     parser.add_argument("--csv", type=Path, help="write the table there, with the rows it has")
     options = parser.parse_args()
     rows: dict[tuple[str, str], Row] = {}
-    if options.csv and options.csv.exists():
-        with options.csv.open(newline="", encoding="utf-8") as stream:
-            rows = {(row["framework"], row["parallelism"]): Row(**row)
-                    for row in csv.DictReader(stream)}  # fmt: skip
+    if options.csv:
+        rows = {(row["framework"], row["parallelism"]): Row(**row)
+                for row in read_table(options.csv)}  # fmt: skip
     for case in CASES:
         if options.only.lower() not in f"{case.framework}: {case.parallelism}".lower():
             continue
@@ -319,10 +319,8 @@ def main() -> None:
 
 
 def _write(path: Path, rows: dict[tuple[str, str], Row]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(field.name for field in fields(Row))
-        writer.writerows(astuple(rows[key]) for key in sorted(rows))
+    columns = (field.name for field in fields(Row))
+    write_table(path, columns, (astuple(rows[key]) for key in sorted(rows)))
 
 
 if __name__ == "__main__":

@@ -8,26 +8,25 @@ Beside it, accuracy.json says when, by which commit and from which data.
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
+from tables import table_text
 
 from neusight.predictors.files import write_atomically
 from neusight.predictors.gpu import GPU
 from neusight.predictors.learned.correction import (
     FAMILIES,
     UNSEEN,
+    NetworkFolder,
     Trained,
     architecture_of,
-    load_folder,
 )
 from neusight.predictors.learned.network import Network
 from neusight.predictors.roofline import Roofline
@@ -82,7 +81,7 @@ def measure(
     present = {name for name in TABLES if any(folder.glob(f"{name}.*"))}
     families = [name for name in families if present.issuperset(RECIPES[name].tables)]
     dataset = read_dataset(folder)
-    shipped = load_folder(weights)
+    shipped = NetworkFolder(weights)
     rows = {family: collect(dataset.groups, family) for family in families}
     every = [
         _as_kernels(group)
@@ -146,7 +145,7 @@ def _is_covered(group: Group, rows: dict[str, list[Rows]]) -> bool:
 
 
 def _without(
-    rows: dict[str, list[Rows]], shipped: dict[str, Network], left_out: Callable[[GPU], bool]
+    rows: dict[str, list[Rows]], shipped: Mapping[str, Network], left_out: Callable[[GPU], bool]
 ) -> Trained:
     """Networks for unseen GPUs, trained without those."""
     networks = {}
@@ -211,19 +210,17 @@ _COLUMNS = (
 
 def csv_text(lines: Iterable[Line]) -> str:
     """Every score as a row; errors are shares."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(_COLUMNS)
+    rows = []
     for line in lines:
         score = line.scores["all"]
         total = line.scores.get("model_shapes", score).sum_error
         sizes = (line.scores[name].mape if name in line.scores else "" for name in SIZE_NAMES)
-        writer.writerow(
+        rows.append(
             (line.split, score.gpu, score.table, score.dtype, score.phase_or_op, score.num_rows,
              line.roofline, line.scaled_roofline, line.physics, score.mape, total,
              score.within_interval, *sizes)
         )  # fmt: skip
-    return out.getvalue()
+    return table_text(_COLUMNS, rows)
 
 
 def _between_sources(folders: Sequence[Path]) -> str:

@@ -7,16 +7,16 @@ behind a fill of 256 MB, which clears the L2 and hides the launches.
 
 from __future__ import annotations
 
-import csv
 import importlib.util
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from types import ModuleType
 from typing import Any, Literal, cast
 
 import torch
+from tables import read_table
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "kernelbench"
 
@@ -70,19 +70,13 @@ class Case:
         how = "" if self.mode == EAGER else f"_{self.mode}"
         return f"{self.blob}_{self.method}{how}"
 
-    def in_mode(self, mode: str, measured_us: float = 0.0) -> Case:
-        """The same program, run in another way."""
-        return replace(self, mode=mode, measured_us=measured_us)
-
 
 def cases(folder: Path = DATA, mode: str = EAGER) -> list[Case]:
     """Every measured program of that mode, runs on the same GPU and host joined by their median."""
-    with (folder / "timings.csv").open(newline="", encoding="utf-8") as stream:
-        rows = [row for row in csv.DictReader(stream) if row["mode"] == mode]
     runs: dict[Case, list[float]] = defaultdict(list)
-    for row in rows:
+    for row in read_table(folder / "timings.csv"):
         number = int(row["problem"].split("_")[0])
-        if (row["gpu"], int(row["level"]), number) in _OTHER_PRECISION:
+        if row["mode"] != mode or (row["gpu"], int(row["level"]), number) in _OTHER_PRECISION:
             continue
         method = cast(Method, row["method"])
         level, version = int(row["level"]), row["version"]

@@ -20,7 +20,6 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
 import ratchet
 import torch
@@ -216,14 +215,6 @@ def _row(pair: tuple[Case, float]) -> ratchet.Row:
     )
 
 
-def line(name: str, pairs: list[tuple[float, float]]) -> str:
-    """A row of the table: median error, bias, share within 20 %."""
-    errors = [forecast / measured - 1.0 for forecast, measured in pairs]
-    within = sum(abs(error) < 0.2 for error in errors) / len(errors)
-    middle = median(map(abs, errors))
-    return f"{name:<44} {len(errors):>5} {middle:>7.1%} {median(errors):>+7.1%} {within:>6.0%}"
-
-
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -232,22 +223,19 @@ def main() -> int:
     parser.add_argument("--sustained", action="store_true", help="at the clocks of long runs")
     parser.add_argument("--list", action="store_true", help="a line for each case")
     options = ratchet.parsed(parser, DATA, "measured layers")
-    groups: dict[str, list[tuple[float, float]]] = {}
-    all_pairs = []
+    groups: dict[str, list[ratchet.Row]] = {}
     predictor = "tiled" if options.sustained else "tiled_burst"
     for case, time_us in forecasts(options.gpu, options.op, predictor):
-        groups.setdefault(case.group, []).append((time_us, case.measured_us))
-        all_pairs.append((case, time_us))
+        groups.setdefault(case.group, []).append(_row((case, time_us)))
         if options.list:
             print(case, f"{time_us:.2f} {time_us / case.measured_us - 1:+.0%}")
     if not groups:
         print("no such case")
         return 2
-    print(f"{'group':<44} {'cases':>5} {'median':>7} {'bias':>7} {'<20 %':>6}")
-    print("\n".join(line(name, pairs) for name, pairs in sorted(groups.items())))
-    print(line("all", [pair for pairs in groups.values() for pair in pairs]))
+    all_rows = [row for group in groups.values() for row in group]
+    print(ratchet.summary({**dict(sorted(groups.items())), "all": all_rows}))
     is_whole = not (options.sustained or options.gpu or options.op)
-    return ratchet.judged("llm_layers", map(_row, all_pairs), options) if is_whole else 0
+    return ratchet.judged("llm_layers", all_rows, options) if is_whole else 0
 
 
 if __name__ == "__main__":

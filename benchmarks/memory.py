@@ -15,7 +15,6 @@ fit", and one that ran out must not be told "fits".
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import sys
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from statistics import median
 
 import torch
 from memory_programs import PROGRAMS, torch_before_1_11
+from tables import read_table
 
 import neusight
 from neusight.memory.placement import MemoryTimeline, memory_on
@@ -110,7 +110,7 @@ def chain_cases() -> list[Case]:
     """The rows of the operator chains."""
     gpus = {"NVIDIA A100-SXM4-80GB": "A100", "NVIDIA H100 80GB HBM3": "H100"}
     found = []
-    for row in _rows(CHAINS):
+    for row in read_table(CHAINS):
         if row["metric_name"] != "memory":
             continue
         settings = json.loads(row["extra_benchmark_config_str"])
@@ -136,7 +136,7 @@ _UNITS = {"GiB": 1024.0, "MiB": 1.0, "GB": 1e9 / MIB}
 def model_cases() -> list[Case]:
     """The rows of whole models."""
     found = []
-    for row in _rows(MODELS):
+    for row in read_table(MODELS):
         if "memory" not in row["metric"]:
             continue
         unit = next(unit for unit in _UNITS if unit in row["metric"])
@@ -184,13 +184,8 @@ def published_cases() -> list[Case]:
             row["torch"], context_mib=float(row["context_mib"]) if row["context_mib"] else None,
             ran_out=row["ran_out"] == "yes",
         )
-        for row in _rows(PUBLISHED)
+        for row in read_table(PUBLISHED)
     ]  # fmt: skip
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="", encoding="utf-8") as stream:
-        return list(csv.DictReader(stream))
 
 
 # -- forecasts -----------------------------------------------------------------------------------

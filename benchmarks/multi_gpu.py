@@ -18,8 +18,6 @@ these figures. Needs the extra `[test]`.
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import os
 import subprocess
 import sys
@@ -34,6 +32,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from tables import read_table, table_text, write_table
 
 from neusight.forecast import Forecast
 from neusight.integrations.cli.planning.processes import LostWorker, in_processes, num_cores
@@ -207,8 +207,7 @@ def _run_of(row: dict[str, str]) -> Run:
 
 def cases(path: Path = PUBLISHED) -> tuple[list[Case], Counter[str]]:
     """The figures of several GPUs, and how many no recipe reaches, by source and reason."""
-    with path.open(newline="", encoding="utf-8") as stream:
-        rows = [row for row in csv.DictReader(stream) if int(row["n_gpus"]) > 1]
+    rows = [row for row in read_table(path) if int(row["n_gpus"]) > 1]
     found, missing = [], Counter[str]()
     for row in rows:
         source = row["source"].split(" ")[0]
@@ -396,7 +395,7 @@ def scaling(done: list[Result]) -> dict[str, tuple[float, float]]:
     return ratios
 
 
-# -- what is told ----------------------------------------------------------------------------------
+# -- tables ---------------------------------------------------------------------------------------
 
 
 _COLUMNS = ("source", "figure", "rows", "median_error_percent", "median_signed_percent",
@@ -405,16 +404,14 @@ _COLUMNS = ("source", "figure", "rows", "median_error_percent", "median_signed_p
 
 def csv_text(done: list[Result]) -> str:
     """A row for each source and figure; last, the error of one constant HFU for each GPU."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(_COLUMNS)
+    rows = []
     constant = constant_errors(done)
     for (source, is_memory), own in sorted(_by_source(done).items()):
         signed = [result.error for result in own]
         share = sum(result.is_inside for result in own) / len(own)
         errors = (100 * median(map(abs, signed)), 100 * median(signed))
         of_constant = [abs(constant[r.case.name]) for r in own if r.case.name in constant]
-        writer.writerow(
+        rows.append(
             (
                 source,
                 _figure_name(is_memory=is_memory),
@@ -424,25 +421,21 @@ def csv_text(done: list[Result]) -> str:
                 f"{100 * median(of_constant):.1f}" if of_constant and not is_memory else "",
             )
         )
-    return stream.getvalue()
+    return table_text(_COLUMNS, rows)
 
 
 _ROW_COLUMNS = ("source", "name", "figure", "gpu", "ranks", "error_percent")
 
 
-def rows_text(written: str, result: Result) -> str:
-    """The rows of a table, with that of a case in place of an earlier one; in order."""
+def update_rows(path: Path, result: Result) -> None:
+    """Writes the row of a case into a table, in place of an earlier one; in order."""
     case = result.case
-    rows = {(row[0], row[1]): row for row in [*csv.reader(io.StringIO(written))][1:]}
+    rows = {(row["source"], row["name"]): list(row.values()) for row in read_table(path)}
     rows[case.source, case.name] = [
         case.source, case.name, _figure_name(is_memory=case.is_memory), case.run.gpu,
         str(case.run.world_size), f"{100 * result.error:.1f}",
     ]  # fmt: skip
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(_ROW_COLUMNS)
-    writer.writerows(rows[key] for key in sorted(rows))
-    return stream.getvalue()
+    write_table(path, _ROW_COLUMNS, (rows[key] for key in sorted(rows)))
 
 
 def _figure_name(*, is_memory: bool) -> str:
@@ -452,10 +445,9 @@ def _figure_name(*, is_memory: bool) -> str:
 def mechanisms_text(done: list[Result]) -> str:
     """A row for each mechanism and source: the errors of the cases whose forecast it changes, with
     and without it."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(("mechanism", "source", "rows", "median_error_percent", "without_percent",
-                     "median_signed_percent", "signed_without_percent"))  # fmt: skip
+    columns = ("mechanism", "source", "rows", "median_error_percent", "without_percent",
+               "median_signed_percent", "signed_without_percent")  # fmt: skip
+    rows = []
     pairs: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for result in done:
         for mechanism, value in () if result.case.is_memory else result.without:
@@ -465,8 +457,8 @@ def mechanisms_text(done: list[Result]) -> str:
     for (mechanism, source), own in sorted(pairs.items()):
         each = [100 * median(map(abs, errors)) for errors in zip(*own, strict=True)]
         each += [100 * median(errors) for errors in zip(*own, strict=True)]
-        writer.writerow((mechanism, source, len(own), *(f"{error:.1f}" for error in each)))
-    return stream.getvalue()
+        rows.append((mechanism, source, len(own), *(f"{error:.1f}" for error in each)))
+    return table_text(columns, rows)
 
 
 def _by_source(done: list[Result]) -> dict[tuple[str, bool], list[Result]]:
@@ -501,8 +493,7 @@ def main() -> int:
             continue
         done.append(item)
         if options.rows:
-            written = options.rows.read_text(encoding="utf-8") if options.rows.exists() else ""
-            options.rows.write_text(rows_text(written, item), encoding="utf-8")
+            update_rows(options.rows, item)
         unit = "GiB" if item.case.is_memory else "tokens/s"
         print(
             f"{item.case.run.gpu:<20} {item.case.run.world_size:>5} {item.case.name:<70}"

@@ -7,7 +7,6 @@ do_bench), and the peak of memory that is allocated during a full pass, MiB.
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
+from tables import read_table
 from torch import Tensor, nn
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "fused_ops_baselines"
@@ -54,9 +54,7 @@ class Case:
 
 def cases(folder: Path = DATA) -> list[Case]:
     """Every measured row, in the order of the table."""
-    with (folder / "timings.csv").open(newline="", encoding="utf-8") as stream:
-        rows = list(csv.DictReader(stream))
-    return [_case(row) for row in rows]
+    return [_case(row) for row in read_table(folder / "timings.csv")]
 
 
 def _case(row: dict[str, str]) -> Case:

@@ -15,7 +15,6 @@ The profiles of an H200 are of transformers 5.17: other versions call other oper
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -25,6 +24,7 @@ from runpy import run_path
 from typing import Any
 
 import torch
+from tables import read_table, write_table
 from torch import nn
 
 import neusight
@@ -194,12 +194,8 @@ def update(found: dict[str, OperatorPairs]) -> None:
 
 def _write(table: str, header: list[str], rows: list[list[Any]], found: Collection[str]) -> None:
     path = RESULTS / table
-    with path.open(newline="", encoding="utf-8") as file:
-        kept = [row for row in list(csv.reader(file))[1:] if row[0] not in found]
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(sorted([*kept, *rows], key=lambda row: str(row[0])))
+    kept = [list(row.values()) for row in read_table(path) if row["profile"] not in found]
+    write_table(path, header, sorted([*kept, *rows], key=lambda row: str(row[0])))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import csv
 import importlib
 import re
 import sys
@@ -28,6 +27,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
+from tables import read_table, write_table
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -492,20 +492,10 @@ def common(name: str) -> str:
 # -- results
 
 
-def stored() -> dict[str, list[str]]:
-    """The rows of the table by program."""
-    if not RESULTS.is_file():
-        return {}
-    with RESULTS.open(newline="", encoding="utf-8") as file:
-        return {row[0]: row for row in list(csv.reader(file))[1:]}
-
-
 def update(found: Mapping[str, Pairs]) -> None:
-    rows = stored() | {name: [name, *map(str, pairs)] for name, pairs in found.items()}
-    with RESULTS.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["program", *Pairs._fields])
-        writer.writerows(rows.values())
+    stored = {row["program"]: list(row.values()) for row in read_table(RESULTS)}
+    rows = stored | {name: [name, *map(str, pairs)] for name, pairs in found.items()}
+    write_table(RESULTS, ["program", *Pairs._fields], rows.values())
 
 
 def main() -> None:

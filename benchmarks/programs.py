@@ -4,6 +4,7 @@
     python benchmarks/programs.py --gpu L40S --list    a line for each case
     python benchmarks/programs.py --only 56_conv       those with this in their names
     python benchmarks/programs.py --kernels --only X   and the kernels of each
+    python benchmarks/programs.py --graphs cudagraphs  compiled with CUDA graphs, bound by the host
     python benchmarks/programs.py --update             stores the scores (ratchet.py)
 
 Each program is recorded once, inside a forecast, as its authors timed it; recordings are kept under
@@ -16,7 +17,6 @@ whose name hashes odd (`half`) judge what was chosen on the even ones.
 from __future__ import annotations
 
 import argparse
-import csv
 import tempfile
 import warnings
 from collections.abc import Iterable
@@ -29,6 +29,7 @@ from typing import Literal
 import kernelbench
 import operator_chains
 import ratchet
+from tables import write_table
 
 import neusight
 from neusight.forecast import Forecast
@@ -41,6 +42,14 @@ RECORDINGS = Path(tempfile.gettempdir()) / "neusight-program-recordings"
 STEPS = 3
 
 Case = kernelbench.Case | operator_chains.Case
+
+#: Modes of data/kernelbench with CUDA graphs.
+GRAPHS = {
+    "reduce-overhead": "compile_inductor_reduce-overhead",
+    "cudagraphs": "compile_cudagraphs",
+}
+#: Longest time of a program, compiled without graphs, that the host alone bounds.
+_LONGEST_US = 75.0
 
 
 @dataclass(frozen=True)
@@ -77,6 +86,20 @@ def cases() -> list[Case]:
     """Every measured time of an eager program."""
     chains = [case for case in operator_chains.cases() if case.metric == "speed"]
     return [*kernelbench.cases(), *chains]
+
+
+def graphed_cases(graphs: str) -> list[Case]:
+    """Programs run with CUDA graphs that the host bounds: compiled without, they are short."""
+    short = {
+        (case.gpu, case.blob)
+        for case in kernelbench.cases(mode=kernelbench.COMPILED)
+        if case.version == "v0" and case.measured_us < _LONGEST_US
+    }
+    return [
+        case
+        for case in kernelbench.cases(mode=GRAPHS[graphs])
+        if (case.gpu, case.blob) in short and case.level < 3
+    ]
 
 
 def name_of(case: Case) -> str:
@@ -292,13 +315,14 @@ def main() -> int:
     parser.add_argument("--level", default="", help="only groups that start with this")
     parser.add_argument("--half", default="", help="only this half: even or odd")
     parser.add_argument("--every", type=int, default=1, help="only one program in so many")
+    parser.add_argument("--graphs", choices=GRAPHS, help="short programs run with CUDA graphs")
     parser.add_argument("--list", action="store_true", help="a line for each case")
     parser.add_argument("--kernels", action="store_true", help="the kernels of each case too")
     parser.add_argument("--recordings", type=Path, default=RECORDINGS)
     parser.add_argument("--csv", type=Path, help="write a row for each case")
     options = ratchet.parsed(parser, kernelbench.DATA, "measured programs")
     results = []
-    for case in cases():
+    for case in graphed_cases(options.graphs) if options.graphs else cases():
         if options.gpu.lower() not in case.gpu.lower() or options.only not in name_of(case):
             continue
         if not level_of(case).startswith(options.level) or _rank(case) % options.every:
@@ -322,7 +346,8 @@ def report(results: list[Result], options: argparse.Namespace) -> int:
         print(f"not forecast: {name}: {reason}")
     if options.csv:
         write_csv(results, options.csv)
-    if options.gpu or options.only or options.level or options.half or options.every > 1:
+    chosen = (options.gpu, options.only, options.level, options.half, options.graphs)
+    if any(chosen) or options.every > 1:
         return 0
     return ratchet.judged("programs", rows_of(results), options)
 
@@ -335,13 +360,12 @@ def _rank(case: Case) -> int:
 def write_csv(results: list[Result], path: Path) -> None:
     """The error of every case as a row, without the measurements, which are others' data."""
     columns = ("gpu", "host", "level", "name", "half", "bound", "dominant", "reason")
-    with path.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow((*columns, "dominant_share", "error", "is_inside"))
-        for result in results:
-            found = (f"{result.dominant_share:.2f}", f"{result.error:.4f}", result.is_inside)
-            stated = (getattr(result, name) for name in columns)
-            writer.writerow((*stated, *(found if not result.reason else ("", "", ""))))
+    rows = []
+    for result in results:
+        found = (f"{result.dominant_share:.2f}", f"{result.error:.4f}", result.is_inside)
+        stated = (getattr(result, name) for name in columns)
+        rows.append((*stated, *(found if not result.reason else ("", "", ""))))
+    write_table(path, (*columns, "dominant_share", "error", "is_inside"), rows)
 
 
 if __name__ == "__main__":

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import argparse
 import ast
-import csv
-import io
 import json
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+
+from tables import write_table
 
 from neusight.integrations.cli.planning.processes import in_processes, num_cores
 from neusight.integrations.layouts.block import model_shape
@@ -138,16 +138,14 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=num_cores(), help="records at once")
     parser.add_argument("--csv", type=Path, help="write the table there")
     options = parser.parse_args()
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(_COLUMNS)
+    rows = []
     with tempfile.TemporaryDirectory() as folder:
         for found in configurations(options.package / _REGISTRY):
             row = row_of(found, Path(folder), options.jobs)
             print(*row, sep=" | ", flush=True)
-            writer.writerow(row)
+            rows.append(row)
     if options.csv:
-        options.csv.write_text(stream.getvalue(), encoding="utf-8")
+        write_table(options.csv, _COLUMNS, rows)
     return 0
 
 

@@ -16,16 +16,17 @@ The scores lie in `group_scores/`, a file a source. Each benchmark compares its 
 from __future__ import annotations
 
 import argparse
-import csv
 import importlib
 import json
 import re
 import subprocess
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
+
+from tables import write_table
 
 STORED = Path(__file__).with_name("group_scores")
 CHANGELOG = Path(__file__).parents[1] / "CHANGELOG.md"
@@ -92,7 +93,7 @@ def scores(rows: Iterable[Row]) -> dict[str, Score]:
     return {name: _score(group) for name, group in sorted(groups.items())}
 
 
-def _score(group: list[Row]) -> Score:
+def _score(group: Sequence[Row]) -> Score:
     inside = [row.is_inside for row in group if row.is_inside is not None]
     return Score(
         rows=len(group),
@@ -189,6 +190,20 @@ def run(source: str, description: str | None, data: Path, rows: Callable[[], Ite
     return judged(source, rows(), options)
 
 
+def summary(groups: Mapping[str, Sequence[Row]]) -> str:
+    """A line a group: cases, median error, bias, shares below 20 % and in the 80 % interval."""
+    lines = [f"{'group':<52} {'cases':>5} {'median':>7} {'bias':>7} {'<20 %':>6} {'in 80 %':>7}"]
+    for name, group in groups.items():
+        score = _score(group)
+        within = sum(abs(row.error) < 0.2 for row in group) / len(group)
+        inside = "" if score.in_80 is None else f"{score.in_80:.0%}"
+        lines.append(
+            f"{name:<52} {score.rows:>5} {score.median:>7.1%} {score.bias:>+7.1%} {within:>6.0%}"
+            f" {inside:>7}"
+        )
+    return "\n".join(lines)
+
+
 def table(source: str, now: Mapping[str, Score], stored: Mapping[str, Score]) -> str:
     """A line a group: rows, median error and what it was, bias, share in the 80 % interval."""
     lines = [f"{source:<76} {'rows':>5} {'median':>7} {'before':>7} {'bias':>7} {'in 80 %':>7}"]
@@ -219,19 +234,16 @@ def _git(*arguments: str) -> str:
 
 def write_history(path: Path) -> None:
     """A line a group: its score as stored, and the first one; groups that are new have none."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        figures = ("rows", "median", "bias")
-        firsts = (f"first_{name}" for name in figures)
-        writer.writerow(["source", "group", *figures, "in_80", *firsts])
-        for source in SOURCES:
-            first = first_scores(source)
-            for name, score in read_scores(source).items():
-                before = first.get(name)
-                past = (before.rows, before.median, before.bias) if before else ("", "", "")
-                writer.writerow(
-                    [source, name, score.rows, score.median, score.bias, score.in_80, *past]
-                )
+    figures = ("rows", "median", "bias")
+    firsts = (f"first_{name}" for name in figures)
+    rows = []
+    for source in SOURCES:
+        first = first_scores(source)
+        for name, score in read_scores(source).items():
+            before = first.get(name)
+            past = (before.rows, before.median, before.bias) if before else ("", "", "")
+            rows.append((source, name, score.rows, score.median, score.bias, score.in_80, *past))
+    write_table(path, ("source", "group", *figures, "in_80", *firsts), rows)
 
 
 def main() -> int:

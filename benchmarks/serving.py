@@ -12,7 +12,6 @@ what a preempted request left.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import sys
 import tempfile
@@ -20,6 +19,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
+
+from tables import read_table
 
 from neusight.forecast import forecast_options
 from neusight.integrations.serving.model import ServedModel, recorded_model
@@ -65,8 +66,7 @@ def runs() -> Iterator[Measured]:
 
 
 def _rows(path: Path) -> list[dict[str, float]]:
-    with path.open(newline="") as file:
-        return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
+    return [{key: float(value) for key, value in row.items()} for row in read_table(path)]
 
 
 def served(run: Measured, *, has_own_cache: bool) -> LoadPoint:

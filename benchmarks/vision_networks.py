@@ -17,21 +17,21 @@ of the host under WSL 2, to half of its models.
 from __future__ import annotations
 
 import argparse
-import csv
 import importlib
 import importlib.machinery
 import sys
 import tempfile
 import types
 import warnings
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from statistics import median
 
 import ratchet
 import torch
+from tables import read_table
 
 import neusight
 from neusight.forecast import Forecast
@@ -83,35 +83,21 @@ class Result:
         """The signed error, a share."""
         return self.forecast_us / self.case.measured_us - 1.0
 
-    @property
-    def group(self) -> str:
-        """What a score is of."""
-        binds = "host" if self.bound == "host" else "GPU"
-        return f"{self.case.gpu} {self.case.mode} {self.case.dtype}, {binds} binds"
-
 
 def cases() -> Iterator[Case]:
     """Every measured step of one GPU."""
     older, wsl = set(_older_hosts()), set(_wsl_hosts())
-    with DATA.open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if row["num_gpus"] == "1":
-                yield Case(
-                    row["gpu"],
-                    row["host"],
-                    row["model"],
-                    row["mode"],
-                    row["dtype"],
-                    int(row["batch_per_gpu"]),
-                    float(row["median_ms"]) * 1e3,
-                    row["mode"] == "training" and row["host"] in older,
-                    row["host"] in wsl,
-                )
+    for row in read_table(DATA):
+        if row["num_gpus"] == "1":
+            yield Case(
+                row["gpu"], row["host"], row["model"], row["mode"], row["dtype"],
+                int(row["batch_per_gpu"]), float(row["median_ms"]) * 1e3,
+                row["mode"] == "training" and row["host"] in older, row["host"] in wsl,
+            )  # fmt: skip
 
 
 def _wsl_hosts() -> Iterator[str]:
-    with HOSTS.open(newline="", encoding="utf-8") as file:
-        yield from (row["host"] for row in csv.DictReader(file) if "WSL" in row["kernel"])
+    return (row["host"] for row in read_table(HOSTS) if "WSL" in row["kernel"])
 
 
 #: The oldest CUDA that torch 2.0 was built for.
@@ -121,13 +107,10 @@ _CUDA_OF_TORCH_2 = (11, 7)
 def _older_hosts() -> Iterator[str]:
     """Hosts whose torch is older than 2.0, by their CUDA; where it is not known, the rows are of
     2018 and 2019 (the data's README). "None" is ROCm, of 2024."""
-    with HOSTS.open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if row["cuda"] == "None":
-                continue
-            version = tuple(int(part) for part in row["cuda"].split(".")[:2] if part)
-            if version < _CUDA_OF_TORCH_2:
-                yield row["host"]
+    for row in read_table(HOSTS):
+        version = tuple(int(part) for part in row["cuda"].split(".")[:2] if part.isdigit())
+        if row["cuda"] != "None" and version < _CUDA_OF_TORCH_2:
+            yield row["host"]
 
 
 #: Modules that the models import and do not need, and the names that they take from them.
@@ -228,33 +211,14 @@ def result_of(case: Case, folder: Path) -> Result:
     return Result(case, time_us, latency.low * scale, latency.high * scale, found.bound)
 
 
-def grouped(results: Iterable[Result]) -> dict[str, list[Result]]:
-    """The results by group."""
-    groups: dict[str, list[Result]] = {}
-    for result in results:
-        groups.setdefault(result.group, []).append(result)
-    return dict(sorted(groups.items()))
-
-
-def line(name: str, group: list[Result]) -> str:
-    """A row of the table."""
-    errors = [result.error for result in group]
-    sizes = [abs(error) for error in errors]
-    within = sum(size < 0.2 for size in sizes) / len(sizes)
-    inside = sum(r.low_us <= r.case.measured_us <= r.high_us for r in group) / len(group)
-    return (
-        f"{name:<48} {len(group):>5} {median(sizes):>7.1%} {median(errors):>+7.1%} {within:>6.0%}"
-        f" {inside:>7.0%}"
-    )
-
-
-def table(results: list[Result]) -> str:
+def table(found: list[ratchet.Row]) -> str:
     """Errors by group, of all that the GPU binds, and of all."""
-    lines = [f"{'group':<48} {'cases':>5} {'median':>7} {'bias':>7} {'<20 %':>6} {'in 80 %':>7}"]
-    lines += [line(name, group) for name, group in grouped(results).items()]
-    bound = [result for result in results if result.bound != "host"]
-    lines += [line("where the GPU binds", bound)] if bound else []
-    return "\n".join([*lines, line("all", results)])
+    groups: dict[str, list[ratchet.Row]] = defaultdict(list)
+    for row in sorted(found, key=lambda row: (row.gpu, row.mode, row.dtype, row.what)):
+        groups[f"{row.gpu} {row.mode} {row.dtype}, {row.what}"].append(row)
+    bound = [row for row in found if row.what == "GPU binds"]
+    totals = {"where the GPU binds": bound} if bound else {}
+    return ratchet.summary({**groups, **totals, "all": found})
 
 
 def rows() -> list[ratchet.Row]:
@@ -301,10 +265,11 @@ def main() -> int:
     if not results:
         print("no such case")
         return 2
-    print(table(results))
+    found = rows_of(results)
+    print(table(found))
     if options.gpu or options.only:
         return 0
-    return ratchet.judged("torchvision_cnn", rows_of(results), options)
+    return ratchet.judged("torchvision_cnn", found, options)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from neusight.predictors.errors import UnsupportedTorchError
 
 
 def main() -> int:
-    """The command, from its first moment on ended by Ctrl-C in a line; its exit code."""
+    """Runs the command, which Ctrl-C ends with one line at any time; its exit code."""
     if os.name == "nt":  # no command can be loaded there; elsewhere those that run nothing work
         try:
             refuse_platform()

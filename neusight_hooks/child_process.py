@@ -53,7 +53,7 @@ class _Child:
         self._session: Session | None = None
 
     def begin(self) -> None:
-        """The files are those of the run at once, the GPU is there as soon as torch is."""
+        """Uses the files of the run at once, and the GPU as soon as torch is imported."""
         if self._store is not None:
             from neusight.fake_cuda.overlay.spawned import attach
 
@@ -73,7 +73,7 @@ class _Child:
         self._session.open()
 
     def end(self) -> None:
-        """What is recorded is reported, and this process is as any other again."""
+        """Reports what was recorded, and leaves the forecast."""
         self._processes.report()
         if self._session is not None:
             self._session.close()

@@ -41,12 +41,12 @@ def failure_text(error: BaseException | None) -> str:
 
 
 def failure_of(recording: Recording) -> str:
-    """What ended the program before its end, in words; empty where nothing did."""
+    """The error that ended the program early, as a message; empty where there was none."""
     return recording.options.get(FAILURE_OPTION, "")
 
 
 def ran_out(recording: Recording) -> bool:
-    """Whether the program ended because the GPU's memory did not suffice."""
+    """Whether the program ended because the GPU ran out of memory."""
     return OUT_OF_MEMORY_OPTION in recording.options
 
 

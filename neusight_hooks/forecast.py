@@ -309,7 +309,7 @@ class Forecast:
 
     @property
     def failure(self) -> str:
-        """What ended the program before its end, in words; empty where nothing did."""
+        """The error that ended the program early, as a message; empty where there was none."""
         return failure_of(self.recording)
 
     @cached_property
@@ -427,7 +427,7 @@ class Forecast:
         return forecast
 
     def _recorded_for(self, target: GPU) -> tuple[Recording, Sequence[Recording]]:
-        """What the program does on that GPU, with its ranks; ForecastStateError if nobody knows."""
+        """What the program does on that GPU, with its ranks; ForecastStateError if unknown."""
         if target == self.gpu:
             return self.recording, self._recordings
         for gpu, recording in self._recorded:

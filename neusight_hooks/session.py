@@ -72,11 +72,10 @@ class SessionOptions:
     `stated` is what the user says of the program, for `Recording.options`. A loop that is recorded
     ends after `steady_steps` equal steps or `max_ops` ops (None: by itself). `compiles_models`
     compiles the program's models, which it does not ask for itself. `with_functions` records Python
-    functions around operators, with stacks; without `with_operators` neither is recorded: nobody
-    will look at them. With `has_view` the process has
-    a copy-on-write view of the file system, so that it writes where it says. `link` leads from
-    `rank` to those that run beside it; what waits for other processes in vain ends after `wait_s`
-    seconds.
+    functions around operators, with stacks; without `with_operators` neither is recorded. With
+    `has_view` the process has a copy-on-write view of the file system, so that it writes where it
+    says. `link` leads from `rank` to those that run beside it; what waits for other processes in
+    vain ends after `wait_s` seconds.
     """
 
     forecast: ForecastOptions
@@ -647,7 +646,7 @@ def open_forecast() -> Forecast | None:
 
 
 def _warnings_of(recorder: Recorder) -> list[str]:
-    """What the recording says of itself, whoever ran the program."""
+    """The warnings of a recording, however the program was run."""
     found: list[str] = []
     if recorder.invention.sites:
         sites = sorted(recorder.invention.sites)

@@ -69,7 +69,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Predictors load on first use: they need numpy, looking up a GPU does not."""
+    """Loads predictors on first use: they need numpy, looking up a GPU does not."""
     if name in ("Calibration", "Measurement"):
         from neusight.predictors.measuring import calibration
 

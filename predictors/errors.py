@@ -101,7 +101,7 @@ class RegressionError(NeusightError, AssertionError):
 
 
 class SlowMachineError(NeusightError, TimeoutError):
-    """A check of this machine did not end in time, so nobody knows its answer."""
+    """A check of this machine did not end in time, so its result is unknown."""
 
 
 class UnsupportedKernelError(NeusightError, ValueError):

@@ -1,4 +1,4 @@
-"""Files of ours: written whole or not at all, read within bounds and with every field checked."""
+"""Files of neusight: written atomically, read within bounds and with every field checked."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SHOWN_CHARS = 80
 #: Mode of a new file before the user's umask, as `open` has it.
 _NEW_FILE_MODE = 0o666
 
-#: Random bytes in a temporary name: nobody can guess it and lay a link there.
+#: Random bytes in a temporary name: it cannot be guessed, so no link can be placed there.
 _NAME_BYTES = 8
 
 
@@ -90,7 +90,7 @@ def _own_output(there: os.stat_result) -> int | None:
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
-    """What Python holds back of the same output comes first."""
+    """Flushes Python's buffers of the same output first."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
@@ -115,7 +115,7 @@ def _replace(target: Path, data: bytes, there: os.stat_result | None) -> None:
 
 
 def _create_beside(target: Path, *, is_new: bool) -> tuple[int, Path]:
-    """A file that was not there, and is nobody's link; private until it has its final mode.
+    """A new file, not a link; private until it has its final mode.
 
     Not `tempfile.mkstemp`: only the kernel can apply the umask to a new file without changing it
     for all threads.
@@ -405,17 +405,17 @@ class Fields:
         return [self._within(item, f"{name}[{at}].") for at, item in enumerate(found)]
 
     def optional(self, name: str) -> bool:
-        """Whether it is there and not null."""
+        """Whether the field is present and not null."""
         return self.values.get(name) is not None
 
     def require_only(self, names: Collection[str]) -> None:
-        """Refuses what is none of those."""
+        """Raises an error for any other field."""
         unknown = sorted(set(self.values) - set(names))
         if unknown:
             self.refuse(unknown[0], "left out: no such field is known")
 
     def require_version(self, name: str, version: int) -> None:
-        """Refuses a document of another version."""
+        """Raises an error for a document of another version."""
         found = self.values.get(name)
         if found != version or isinstance(found, bool):
             raise self.error(
@@ -424,7 +424,7 @@ class Fields:
             )
 
     def refuse(self, name: str, wanted: str) -> NoReturn:
-        """Raises the error that says what is wrong with that field."""
+        """Raises the error for a field, with the reason."""
         there = shown(self.values[name]) if name in self.values else "missing"
         raise self.error(
             f"The {self.kind} {self.source} is damaged: {shown(self.place + name)} is {there}; "

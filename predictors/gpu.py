@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache, cached_property
 from hashlib import sha256
@@ -311,45 +311,52 @@ def _matrix_units_of_amd(described: GPU) -> frozenset[str]:
 
 
 _TUPLE_FIELDS = ("compute_capability", "aliases", "unverified", "matrix_units")
-_TEXT_FIELDS = ("name", "driver_name", "architecture")
-_OPTIONAL_TEXT_FIELDS = ("link_kind", "gcn_arch_name", "constants_origin")
-_TEXT_LIST_FIELDS = ("aliases", "unverified")
-_TEXT_BY_NAME_FIELDS = ("sources",)
-_COUNT_FIELDS = (
-    "num_sms",
-    "memory_bytes",
-    "l2_bytes",
-    "shared_memory_per_sm_bytes",
-    "shared_memory_per_block_optin_bytes",
-    "registers_per_sm",
-    "max_threads_per_sm",
-    "warp_size",
-)
-_POSITIVE_FIELDS = ("boost_clock_mhz", "bandwidth_gbps", "tdp_w", "floor_us", "link_floor_us")
-_SHARE_FIELDS = (
-    "gemm_utilization",
-    "fp32_gemm_utilization",
-    "fp32_nt_share",
-    "sustained_factor",
-    "stream_utilization",
-)
-_NON_NEGATIVE_FIELDS = (
-    *("link_gbps", "pcie_gbps", "gemm_floor_us", "context_bytes", "cudnn_version"),
-    "max_clock_mhz",
-)
-
-#: Figures outside these are slips of the hand, in whatever unit, and would overflow.
+#: Figures outside these are typing errors, in whatever unit, and would overflow.
 _LEAST, _MOST = 1e-6, 1e15
 _MOST_CAPABILITY = 10_000
 _LONG_NAME = 100
 
-#: Field, smallest and largest value, and that in words.
-_LIMITS = (
-    *((name, _LEAST, _MOST, "a finite number above 0") for name in _POSITIVE_FIELDS),
-    *((name, 0.0, _MOST, "a finite number, 0 or more") for name in _NON_NEGATIVE_FIELDS),
-    *((name, 0.0, 1.0, "a share of at most 1 (0: not measured)") for name in _SHARE_FIELDS),
-    ("bandwidth_utilization", _LEAST, 1.0, "a share above 0 and at most 1"),
-)
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_capability(value: object) -> bool:
+    if not isinstance(value, tuple) or len(value) != 2:
+        return False
+    return all(is_count(part) and part <= _MOST_CAPABILITY for part in value)
+
+
+def _in_range(least: float, most: float) -> Callable[[Any], bool]:
+    return lambda value: is_number(value) and least <= value <= most
+
+
+#: Whether a GPU can have a value of these fields, and what it must be, in the order of checks.
+_RULES: tuple[tuple[Callable[[Any], bool], str, tuple[str, ...]], ...] = (
+    (lambda value: _is_text(value) and bool(value.strip()), "a non-empty text",
+     ("name", "driver_name", "architecture")),
+    (_is_text, "a text", ("link_kind", "gcn_arch_name", "constants_origin")),
+    (lambda value: isinstance(value, tuple) and all(map(_is_text, value)), "a list of texts",
+     ("aliases", "unverified")),
+    (lambda value: isinstance(value, dict) and all(map(_is_text, value.values())),
+     "a mapping of texts", ("sources",)),
+    (lambda value: value in ("nvidia", "amd"), "'nvidia' or 'amd'", ("vendor",)),
+    (lambda value: value in _USUAL_HOSTS, f"one of {', '.join(_USUAL_HOSTS)}", ("usual_host",)),
+    (_is_capability, "two whole numbers, as [9, 0]", ("compute_capability",)),
+    (lambda value: is_count(value) and 0 < value <= _MOST, "a whole number above 0",
+     ("num_sms", "memory_bytes", "l2_bytes", "shared_memory_per_sm_bytes",
+      "shared_memory_per_block_optin_bytes", "registers_per_sm", "max_threads_per_sm",
+      "warp_size")),
+    (_in_range(_LEAST, _MOST), "a finite number above 0",
+     ("boost_clock_mhz", "bandwidth_gbps", "tdp_w", "floor_us", "link_floor_us")),
+    (_in_range(0.0, _MOST), "a finite number, 0 or more",
+     ("link_gbps", "pcie_gbps", "gemm_floor_us", "context_bytes", "cudnn_version",
+      "max_clock_mhz")),
+    (_in_range(0.0, 1.0), "a share of at most 1 (0: not measured)",
+     ("gemm_utilization", "fp32_gemm_utilization", "fp32_nt_share", "sustained_factor",
+      "stream_utilization")),
+    (_in_range(_LEAST, 1.0), "a share above 0 and at most 1", ("bandwidth_utilization",)),
+)  # fmt: skip
 
 
 def _check(candidate: GPU) -> None:
@@ -360,42 +367,12 @@ def _check(candidate: GPU) -> None:
             f"GPU {_label(candidate.name)}: field '{name}' is {shown(value)}; it must be {wanted}."
         )
 
-    for name in _TEXT_FIELDS:
-        value = getattr(candidate, name)
-        if not isinstance(value, str) or not value.strip():
-            refuse(name, value, "a non-empty text")
-    for name in _OPTIONAL_TEXT_FIELDS:
-        if not isinstance(getattr(candidate, name), str):
-            refuse(name, getattr(candidate, name), "a text")
-    for name in _TEXT_LIST_FIELDS:
-        value = getattr(candidate, name)
-        if not isinstance(value, tuple) or not all(isinstance(item, str) for item in value):
-            refuse(name, value, "a list of texts")
-    for name in _TEXT_BY_NAME_FIELDS:
-        value = getattr(candidate, name)
-        if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
-            refuse(name, value, "a mapping of texts")
-    if candidate.vendor not in ("nvidia", "amd"):
-        refuse("vendor", candidate.vendor, "'nvidia' or 'amd'")
-    if candidate.usual_host not in _USUAL_HOSTS:
-        refuse("usual_host", candidate.usual_host, f"one of {', '.join(_USUAL_HOSTS)}")
-    capability: object = candidate.compute_capability
-    if (
-        not isinstance(capability, tuple)
-        or len(capability) != 2
-        or not all(is_count(part) and part <= _MOST_CAPABILITY for part in capability)
-    ):
-        refuse("compute_capability", capability, "two whole numbers, as [9, 0]")
-    for name in _COUNT_FIELDS:
-        value = getattr(candidate, name)
-        if not is_count(value) or not 0 < value <= _MOST:
-            refuse(name, value, "a whole number above 0")
+    for is_possible, wanted, names in _RULES:
+        for name in names:
+            if not is_possible(getattr(candidate, name)):
+                refuse(name, getattr(candidate, name), wanted)
     if candidate.max_threads_per_sm < candidate.warp_size:
         refuse("max_threads_per_sm", candidate.max_threads_per_sm, "at least one warp (warp_size)")
-    for name, least, most, wanted in _LIMITS:
-        value = getattr(candidate, name)
-        if not is_number(value) or not least <= value <= most:
-            refuse(name, value, wanted)
     peaks: object = candidate.peak_tflops
     if not isinstance(peaks, dict):
         refuse("peak_tflops", candidate.peak_tflops, "a mapping of unit to 1e12 FLOP/s")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 Origin = Literal["trained", "physics", "fallback", "custom"]
 
-#: Who prices the classes of which nobody described more than bytes.
+#: The origin of prices of classes that are described by their bytes alone.
 UNDESCRIBED: dict[KernelClass, Origin] = {
     KernelClass.UNKNOWN: "fallback",
     KernelClass.CUSTOM: "custom",

@@ -168,7 +168,7 @@ def _brought_by_packages(name: str) -> list[EntryPoint]:
 
 
 def _made_by_package(name: str, entry: EntryPoint) -> Predictor:
-    """What the factory of an entry point makes; a failure names the package, whoever's it is."""
+    """What the factory of an entry point makes; a failure names the package."""
     try:
         made: Predictor = entry.load()()
     except Exception as error:  # foreign code: it may raise anything

@@ -1,4 +1,4 @@
-"""Text as a terminal may show it: whoever named a module or a file draws nothing on it, and no
+"""Text as a terminal may show it: names of modules and files cannot control it, and no
 line is longer than the terminal is wide."""
 
 from __future__ import annotations

@@ -28,7 +28,6 @@ def ratchet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModuleT
 
 
 UPDATE = argparse.Namespace(update=True, table=False)
-COMPARE = argparse.Namespace(update=False, table=False)
 
 
 def test_a_group_is_of_one_gpu_dtype_layout_and_mode(ratchet: ModuleType) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
+from neusight.output.trace.events import compact_json
+from neusight.output.trace.file import save_trace_text
 from neusight.predictors.gpu import GPU, find_gpu
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.physics.physical_time import Bound
@@ -115,3 +118,9 @@ def on_communicator(call: OpCall, number: int) -> list[Entry]:
         replace(call, stream=COMMUNICATION),
         EventRecord(behind, COMMUNICATION),
     ]
+
+
+def save_trace(path: Path, trace: Mapping[str, object]) -> None:
+    """Writes what `trace_events` gave, or that with changes."""
+    header = {key: value for key, value in trace.items() if key != "traceEvents"}
+    save_trace_text(path, header, [compact_json(trace["traceEvents"])[1:-1]])

@@ -107,7 +107,7 @@ class Case:
     of the one that steps, where one does. `batch_source` says by which means the batch is known
     (`Batch.source`; empty in baselines that do not say). `recording` is what was recorded, to be
     priced again by a later version of the tool (`text_of_recording`; empty where it is too long).
-    `operators` are there where somebody wanted them.
+    `operators` is filled where operators were requested.
     """
 
     gpu: str
@@ -135,7 +135,7 @@ class Case:
 
     @property
     def adds_up(self) -> bool:
-        """Whether the rows give the figures; they do not where somebody edited one of them."""
+        """Whether the rows give the figures; they do not where one of them was edited."""
         return (
             sum(row.num_kernels for row in self.ops) == self.metrics["num_kernels"]
             and sum(row.num_bytes for row in self.memory) == self.metrics["peak_memory_bytes"]

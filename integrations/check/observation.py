@@ -80,8 +80,8 @@ class Wait(NamedTuple):
 class Observation:
     """A case, and where its rows come from. Keys are rows without their numbers; an op that is
     called from several places has a stack for each (some of them). `made` says where each module
-    was made, `unmapped` which ops nobody described; `stops` has the line of each row of what was
-    compiled. `forecast` prices what a baseline recorded as it priced this."""
+    was made, `unmapped` which ops have no kernels registered; `stops` has the line of each row of
+    what was compiled. `forecast` prices what a baseline recorded as it priced this."""
 
     case: Case
     op_stacks: Mapping[tuple[str, ...], tuple[CallStack, ...]]
@@ -123,6 +123,48 @@ def observe(
     memory, memory_stacks, peak = _memory_of(forecast)
     waits, wait_stacks = _waits_of(step.replay.step.entries, folder)
     compiling, stops = _compiling_of(forecast.compiled, folder)
+    case = Case(
+        gpu=forecast.gpu.name,
+        program=tuple(program),
+        settings={
+            "host": forecast.host.name,
+            "predictor": forecast.predictor_name,
+            **(settings or {}),
+        },
+        metrics=_metrics_of(forecast, step),
+        bound=forecast.bound,
+        tool=tool(forecast.recording.torch_version, forecast.gpu, forecast.calibration),
+        work=_work_digest(forecast.recording, digests),
+        files=files,
+        peak=peak,
+        ops=ops,
+        memory=memory,
+        waits=waits,
+        compiling=compiling,
+        optimizer=optimizer_names(step.replay.step.entries),
+        batch_source=forecast.verdict.batch.source,
+        recording=text_of_recording(forecast.recording)
+        if keeps_recording and not forecast.ranks
+        else "",
+        operators=tuple(
+            OperatorTimeRow(row.name, row.count, round(row.time_us * 1000))
+            for row in (forecast.slowest.by_operator if with_operators else ())
+            if not row.name.startswith(_ENGINE)
+        ),
+    )
+    fresh = [key for key in wait_stacks if prices_waits and key not in known_waits]
+    fresh = fresh[:_WAITS_PRICED]
+    costs = {
+        key: Wait(stack, _cost_of_wait(forecast, step, key, folder) if key in fresh else 0.0)
+        for key, stack in wait_stacks.items()
+    }
+    made = forecast.recording.made
+    unmapped = tuple(forecast.unmapped)
+    return Observation(case, op_stacks, memory_stacks, costs, made, unmapped, stops, forecast)
+
+
+def _metrics_of(forecast: Forecast, step: StepSpan) -> dict[str, float]:
+    """The figures that are kept of a forecast, by name, in the order of the file."""
     verdict = forecast.verdict
     figures = {
         "step_latency_us": verdict.step_latency.median,
@@ -137,47 +179,7 @@ def observe(
         **_phase_figures(forecast.phases),
         **_compiled_figures(forecast.compiled),
     }
-    case = Case(
-        gpu=forecast.gpu.name,
-        program=tuple(program),
-        settings={
-            "host": forecast.host.name,
-            "predictor": forecast.predictor_name,
-            **(settings or {}),
-        },
-        metrics={
-            metric.name: figures[metric.name] for metric in KEPT_METRICS if metric.name in figures
-        },
-        bound=forecast.bound,
-        tool=tool(forecast.recording.torch_version, forecast.gpu, forecast.calibration),
-        work=_work_digest(forecast.recording, digests),
-        files=files,
-        peak=peak,
-        ops=ops,
-        memory=memory,
-        waits=waits,
-        compiling=compiling,
-        optimizer=optimizer_names(step.replay.step.entries),
-        batch_source=verdict.batch.source,
-        recording=text_of_recording(forecast.recording)
-        if keeps_recording and not forecast.ranks
-        else "",
-        operators=tuple(
-            OperatorTimeRow(row.name, row.count, round(row.time_us * 1000))
-            for row in (forecast.slowest.by_operator if with_operators else ())
-            if not row.name.startswith(_ENGINE)
-        ),
-    )
-    fresh = [key for key in wait_stacks if key not in known_waits][:_WAITS_PRICED]
-    if not prices_waits:
-        fresh = []
-    costs = {
-        key: Wait(stack, _cost_of_wait(forecast, step, key, folder) if key in fresh else 0.0)
-        for key, stack in wait_stacks.items()
-    }
-    made = forecast.recording.made
-    unmapped = tuple(forecast.unmapped)
-    return Observation(case, op_stacks, memory_stacks, costs, made, unmapped, stops, forecast)
+    return {metric.name: figures[metric.name] for metric in KEPT_METRICS if metric.name in figures}
 
 
 def priced_again(before: Case, after: Observation) -> Case | None:
@@ -457,7 +459,7 @@ def _compiling_of(
     ):
         key = (what, reason, code_at(line, folder) or line.rpartition(":")[0])
         counts[key] += count
-        places[key] = line  # of equal ones nobody can show which is new; the last is the best guess
+        places[key] = line  # of equal ones it is not known which is new; the last is the best guess
     return tuple(CompileRow(*key, count) for key, count in sorted(counts.items())), places
 
 

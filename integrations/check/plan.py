@@ -25,7 +25,7 @@ from neusight.timeline.pricing import CALIBRATED_HOST
 
 @dataclass(frozen=True)
 class CheckRequest:
-    """What somebody wants to be checked: a program, or all cases of the project (one of them).
+    """What is to be checked: a program, or all cases of the project (one of them).
 
     `stated` are options by name, None where only the project or the baseline says; `options` are
     the others.
@@ -76,9 +76,7 @@ def plans_of(request: CheckRequest, settings: Settings, baseline: Mapping[str, C
     for plan in plans:
         if not plan.gpus:
             raise OptionError('Say which GPU: --gpu H100, or gpu = "H100" in [tool.neusight].')
-        target = plan.program.target
-        if not plan.program.is_module and not Path(target).is_file():
-            raise OptionError(f"there is no script {target!r} in {Path.cwd()}")
+        plan.program.require_script()
     _require_calibrations(request, plans)
     return plans if len(plans) == 1 else [_keeping_apart(plan) for plan in plans]
 

@@ -147,7 +147,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """A budget that nothing would judge must not pass unseen."""
     marked = [marker for name in _LIMITS for marker in item.iter_markers(name)]
     owner = getattr(item, "cls", None)
-    # Where nobody has imported it, which takes 3 ms, no test is one of its.
+    # Where it was not imported, which takes 3 ms, no test is one of its.
     test_case = getattr(sys.modules.get("unittest"), "TestCase", ())
     is_unittest = isinstance(owner, type) and issubclass(owner, test_case)
     if marked and (is_unittest or not isinstance(item, pytest.Function)):

@@ -1,4 +1,4 @@
-"""What a project says about its checks, in [tool.neusight] of its pyproject.toml."""
+"""A project's settings for checks: [tool.neusight] of its pyproject.toml."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from neusight.integrations.program.options import STATED, STATED_OF_BATCH, STATE
 from neusight.predictors.errors import OptionError
 from neusight.predictors.files import is_count, read_bytes, shown
 
-#: Where baselines are where nothing is said.
+#: Default file of baselines.
 DEFAULT_BASELINE = "neusight.json"
 
-#: Bytes of a pyproject.toml that are read at most.
+#: Largest pyproject.toml that is read, bytes.
 _MOST_BYTES = 2**20
 
 #: Parts of a dotted name: the time that Python's reader takes grows with their square.
@@ -63,7 +63,7 @@ class Settings:
 
 
 def read_settings(folder: Path) -> Settings:
-    """The settings of the pyproject.toml in `folder`; OptionError says what in it means nothing."""
+    """The settings of the pyproject.toml in `folder`; OptionError names an invalid setting."""
     path = folder / "pyproject.toml"
     table = _table(path)
     unknown = sorted(set(table) - set(_NAMES))
@@ -109,7 +109,7 @@ def _table(path: Path) -> dict[str, Any]:
 def _toml(text: str) -> dict[str, Any]:
     if any(line.partition("=")[0].count(".") > _MOST_PARTS for line in text.splitlines()):
         raise ValueError(f"a name has more than {_MOST_PARTS} parts")
-    for name in ("tomllib", "tomli"):  # in Python since 3.11; before, pytest brings the other
+    for name in ("tomllib", "tomli"):  # in Python since 3.11; before, pytest installs tomli
         try:
             reader = import_module(name)
         except ModuleNotFoundError:

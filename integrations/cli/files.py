@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,20 @@ def tried(write: Callable[[], object], path: str) -> list[str]:
     except OSError as error:
         return [f"{path} cannot be written: {error.strerror or error}"]
     return []
+
+
+def write_files(
+    files: Iterable[tuple[str | None, Callable[[str], object]]],
+) -> tuple[list[str], list[str]]:
+    """Writes those that have a path; the paths written, and the problems with the others."""
+    written: list[str] = []
+    problems: list[str] = []
+    for path, write in files:
+        if path:
+            found = tried(partial(write, path), path)
+            problems += found
+            written += [] if found else [path]
+    return written, problems
 
 
 def write_json(path: str, document: Any) -> None:

@@ -135,7 +135,7 @@ def _parsed(
 
 
 def _number(launcher: str, option: str, text: str) -> int:
-    """GPUs that a launcher would count itself ("gpu", "auto") are for nobody to count here."""
+    """GPUs that a launcher would count itself ("gpu", "auto") cannot be counted here."""
     if not text.isdecimal() or not int(text):
         raise OptionError(f"{launcher}: say a number for {option}; {text!r} asks the machine")
     return int(text)

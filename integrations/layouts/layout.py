@@ -9,7 +9,7 @@ from typing import Any
 
 from neusight.predictors.errors import OptionError
 
-#: Micro-batches that are tried, sequences, and stages that a rank of a pipeline holds.
+#: Micro-batches that are tried, in sequences, and numbers of stages on a rank of a pipeline.
 _MICRO_BATCHES = (1, 2, 4, 8)
 _STAGES_A_RANK = (1, 2, 4)
 

@@ -1,4 +1,4 @@
-"""What a search for layouts found, in words and as plain values; and the script of a layout."""
+"""The result of a search for layouts, as text and JSON; and the script of a layout."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class LayoutReport:
         return lines
 
     def _training_text(self, training: WholeTraining, price: LayoutPrice) -> str:
-        """How long all of it takes, and what it costs."""
+        """The duration and the cost of the whole training."""
         time = training.time_of(price)
         dollars = f", ${time.gpu_hours * self.prices[price.gpu]:,.0f}" if self._has_prices else ""
         text = (
@@ -183,7 +183,7 @@ class LayoutReport:
 
 
 def _why(best: LayoutPrice, other: LayoutPrice) -> str:
-    """Where the other one loses its time."""
+    """Why the other layout is slower."""
     more = other.step_us / best.step_us - 1.0
     changes = {
         name: us - best.parts[name]

@@ -1,4 +1,4 @@
-"""From a profile to the costs of its host: what a dispatch, a launch and a wait took there."""
+"""Costs of the host from a profile: of a dispatch, a launch and a wait."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from neusight.timeline.host import (
     profiled_host_of,
 )
 
-#: Occurrences below which a median says nothing.
+#: Fewest occurrences for a median.
 _LEAST = 5
 
 #: Share of the occurrences before the tail: the slowest were interrupted, or the first.
@@ -44,7 +44,7 @@ _DISPATCH = {
     KernelClass.ATTENTION: "attention_us",
     KernelClass.NORMALIZATION: "normalization_us",
 }
-#: Classes by what their dispatch costs: the dearest kernel of an op decides.
+#: Classes by the cost of their dispatch: the most expensive kernel of an op decides.
 _DEAREST = (
     KernelClass.CONVOLUTION,
     KernelClass.ATTENTION,
@@ -88,7 +88,7 @@ def costs_of(profile: Profile, gpu: GPU) -> dict[str, float] | None:
 
 
 def _typical(name: str, values: Sequence[float]) -> float:
-    """The mean, so that totals come out right, the tail cut to where it begins; where waits for
+    """The mean, so that totals are right, without the tail; where waits for
     the device are mixed in, the median."""
     if name in OF_THE_DEVICE or name in _WITH_WAITS:
         return median(values)
@@ -98,7 +98,7 @@ def _typical(name: str, values: Sequence[float]) -> float:
 
 
 def merged_costs(found: Iterable[Mapping[str, float] | None]) -> dict[str, float] | None:
-    """The median of each cost over several profiles of one host."""
+    """The median of each cost over several profiles of a host."""
     known = [costs for costs in found if costs is not None]
     if not known:
         return None

@@ -1,4 +1,4 @@
-"""A program that is recorded in a fresh process: for what must not stand in this one's way."""
+"""Records a program in a fresh process, isolated from this one."""
 
 from __future__ import annotations
 
@@ -81,11 +81,11 @@ class FreshProcess:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is gone."""
+        """Whether the process has ended."""
         return self._process.poll() is not None
 
     def await_end(self, while_waiting: Callable[[], object]) -> None:
-        """Until it is gone; calls that every moment."""
+        """Waits for the process to end, and calls `while_waiting` meanwhile."""
         raises_from_here()
         while not self.has_ended:
             while_waiting()

@@ -1,4 +1,4 @@
-"""How a program is recorded and priced, as a command line, a project or a test says it, once."""
+"""How a program is recorded and priced: the options of command lines, projects and tests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from neusight.timeline.host import require_host
 #: Steady steps after which a program is ended: enough for a median.
 DEFAULT_STEPS = 5
 
-#: Seconds that a rank waits for a key that no rank sets: others may take that long to their start.
+#: Seconds that a rank waits for a key that no rank sets: others may take that long to start.
 DEFAULT_WAIT_S = 60.0
 
 #: What asks for all ranks; of more than 16 most are run for a few steps alone.
@@ -59,11 +59,11 @@ class ProgramOptions:
     runs it in a process of its own, in which the user's files are safe; with `has_view` this is
     that process, with a copy-on-write view of the file system. `compiles_models`
     compiles its models, though it does not ask for it. `with_operators` records what torch's
-    dispatcher calls around its ops, for whoever shows that. `rank` says which of many processes it
+    dispatcher calls around its ops, for reports of it. `rank` says which of many processes it
     is, where it is one, `topology` how those are joined (None: as in the GPU's reference system),
     and `network_gbps` with which network instead ("50x8"). `ranks` says which of them run side by
     side, where several do: none stated are all (see `ALL_DISTINCT`). `wait_s` is how long one of
-    them waits for what nobody is known to send.
+    them waits for a message that no rank is known to send.
 
     OptionError for what means nothing, UnknownPredictorError, TopologyError.
     """

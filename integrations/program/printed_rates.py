@@ -74,7 +74,7 @@ class PrintedRates:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """What is written to standard output and error in here is read."""
+        """Reads what is written to standard output and error inside the block."""
         with ExitStack() as undo:
             for name in ("stdout", "stderr"):
                 stream = getattr(sys, name)
@@ -83,7 +83,7 @@ class PrintedRates:
             yield
 
     def added_to(self, recording: Recording) -> Recording:
-        """The recording, with what was read."""
+        """The recording with the rates that were read."""
         if not self._last:
             return recording
         text = json.dumps(dict(sorted(self._last.items())))

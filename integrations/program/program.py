@@ -1,4 +1,4 @@
-"""A program of the user's: a script or a module, its own arguments, and its own files."""
+"""The user's program: a script or a module, its arguments, and its files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Hex digits of a digest of files: enough against chance, short enough to read.
+from neusight.predictors.errors import OptionError
+
+#: Hex digits of a digest of files: enough to avoid collisions, short enough to read.
 _DIGITS = 16
 
 
@@ -23,7 +25,7 @@ class Program:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The words of a command line that name it.
+        """The words of the command line that start it.
 
         >>> Program("pkg.train", ("--fast",), is_module=True).words
         ('-m', 'pkg.train', '--fast')
@@ -42,12 +44,17 @@ class Program:
 
     @property
     def title(self) -> str:
-        """How a recording calls it: without the folder that it lies in.
+        """The name in a recording: without the script's folder.
 
         >>> Program("scripts/train.py", ("--fast",)).title
         'train.py --fast'
         """
         return " ".join([Path(self.target).name, *self.arguments])
+
+    def require_script(self) -> None:
+        """OptionError where it is a script that is not there."""
+        if not self.is_module and not Path(self.target).is_file():
+            raise OptionError(f"there is no script {self.target!r} in {Path.cwd()}")
 
 
 def program_of(words: Sequence[str]) -> Program:

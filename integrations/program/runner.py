@@ -1,4 +1,4 @@
-"""Runs an unmodified script inside a forecast, as Python itself would run it."""
+"""Runs an unmodified script inside a forecast, as Python would run it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ _INTERRUPTED = Outcome(failure="interrupted", exit_code=ExitCode.INTERRUPTED)
 
 
 def hide_gpus() -> None:
-    """Keeps a real GPU out of it: torch must see none. Call it before torch is imported. The
+    """Hides real GPUs from torch. Call it before torch is imported. The
     program reads in `os.environ` what its user set: DeepSpeed takes the variable apart."""
     os.putenv("CUDA_VISIBLE_DEVICES", "")
 
@@ -140,7 +140,7 @@ def _end_at_once(undo: ExitStack) -> None:
 
 @contextmanager
 def _handler_kept() -> Iterator[None]:
-    """The script's own handler of Ctrl-C goes with the script."""
+    """Removes the script's own handler of Ctrl-C when the script ends."""
     is_main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGINT)
     try:
@@ -160,7 +160,7 @@ def _outcome_of_error(error: Exception) -> Outcome:
 
 
 def _missing(package: str, reported: str) -> str:
-    """What of the package cannot be had, and what to do."""
+    """The part of the package that is missing, and what to do."""
     from neusight.stubs.catalogue import CATALOGUE
 
     remedy = "Make the import optional, or put a module of your own in its place, whose ops are "

@@ -1,4 +1,4 @@
-"""Standard output and error that take any text and outlive whoever reads them."""
+"""Standard output and error that accept any text, also after their reader has ended."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ESCAPED_BYTE = range(0xDC80, 0xDD00)
 
 
 def settle_standard_streams() -> None:
-    """From here on text that the encoding lacks is written in other words, and nobody needs to read
+    """From here on text that the encoding lacks is replaced, and the output need not be read
     to the end: a pipe that was closed (`| head`) takes what follows and drops it."""
     codecs.register_error(_PLAIN_WORDS, _as_plain_text)
     terminal = Terminal(sys.stderr.fileno()) if _can_rewrite(sys.stderr) else None

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def section_of(
     forecast: Forecast, number: int, label: str, advice: Sequence[Advice], detail: Detail
 ) -> list[str]:
-    """All that a page says of one forecast. Of ranks side by side the timeline is that of the
+    """The section of a page on one forecast. Of ranks side by side the timeline is that of the
     slowest, whose step is theirs, and the memory that of the one that needs most."""
     parts = [
         f"<section><h2>{escape(label)}</h2>",

@@ -251,10 +251,11 @@ def _fastest_text(best: SideBySideRow, rows: Sequence[SideBySideRow]) -> str:
     return f"equally fast: {', '.join(row.gpu for row in equals)}{reason}"
 
 
-def parse_prices(texts: Iterable[str]) -> dict[str, float]:
+def parse_prices(texts: Iterable[str], *, gpus: Sequence[str] | None = None) -> dict[str, float]:
     """Prices an hour by canonical GPU name, from "H100=2.49,L40S=0.99" (also several such texts).
 
-    OptionError for what is no price, UnknownGPUError for what is no GPU.
+    OptionError for what is no price, and for the price of a GPU that is not among `gpus`;
+    UnknownGPUError for what is no GPU.
 
     >>> parse_prices(["H100=2.49,l40s=1"])
     {'H100-SXM5-80GB': 2.49, 'L40S': 1.0}
@@ -270,7 +271,18 @@ def parse_prices(texts: Iterable[str]) -> dict[str, float]:
                 f"--price got {item!r}; it wants a GPU and its price an hour: --price H100=2.49"
             )
         prices[find_gpu(name.strip()).name] = price
+    if gpus is not None:
+        _require_among(gpus, prices)
     return prices
+
+
+def _require_among(gpus: Sequence[str], prices: Iterable[str]) -> None:
+    for name in prices:
+        if name not in gpus:
+            raise OptionError(
+                f"--price names {name}, which is not among the GPUs asked for: "
+                f"{', '.join(gpus)}. Ask for {name} too, or leave its price out."
+            )
 
 
 def _price(text: str) -> float | None:

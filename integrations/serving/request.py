@@ -44,10 +44,7 @@ def serve_request(options: argparse.Namespace) -> ServeRequest:
     """The command line as values, before anything is recorded; OptionError, UnknownGPUError."""
     gpus = tuple(dict.fromkeys(find_gpu(name) for name in _words(options.gpu)))
     quantizations = _quantizations(options, gpus)
-    prices = parse_prices(options.price)
-    unasked = [name for name in prices if name not in [gpu.name for gpu in gpus]]
-    if unasked:
-        raise OptionError(f"--price names {unasked[0]}, which is not among the GPUs asked for")
+    prices = parse_prices(options.price, gpus=[gpu.name for gpu in gpus])
     _require_ranges(options)
     requests = tuple(read_requests(options.load)) if options.load else ()
     return ServeRequest(

@@ -21,7 +21,7 @@ _BOUND_WORDS = {
 
 
 def bound_text(name: str) -> str:
-    """A bound for whoever does not know the word."""
+    """A bound, explained for readers who do not know the term."""
     return _BOUND_WORDS[name]
 
 
@@ -189,7 +189,7 @@ def frontier_of(points: Sequence[LoadPoint]) -> list[LoadPoint]:
 
 
 def explanation_lines(*, of_table: bool) -> list[str]:
-    """What the figures are, for whoever sees them first."""
+    """What the figures are, for readers who are new to them."""
     table = [
         "p50, p99: half and 99% of requests are no slower. tokens/s: generated tokens; a user: of",
         "one request; a GPU: of each. KV: share of the cache in use, waiting: requests in the",

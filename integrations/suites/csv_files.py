@@ -1,4 +1,4 @@
-"""Rows of the files that suites are made of, with their columns checked."""
+"""Reads the CSV files of suites and checks their columns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Row = dict[str, str]
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> list[Row]:
-    """All rows of a CSV file; DataError where it is not there, is empty or lacks a column."""
+    """All rows of a CSV file; DataError where it does not exist, is empty or lacks a column."""
     try:
         with path.open(newline="", encoding="utf-8") as stream:
             reader = csv.DictReader(stream, strict=True)
@@ -48,7 +48,7 @@ def number_in(row: Row, column: str, path: Path) -> float:
 
 
 def whole_in(row: Row, column: str, path: Path) -> int:
-    """A positive whole number of a row; DataError likewise."""
+    """A positive integer of a row; DataError where the cell has anything else."""
     value = number_in(row, column, path)
     if value != int(value):
         raise DataError(f"{path}: {column} is {row[column]!r}; it must be a whole number.")

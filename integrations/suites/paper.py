@@ -43,7 +43,7 @@ _ASSUMED_OF_SPLIT = (
 def paper_suite(folder: Path, *, measured: Collection[str] | None = None) -> Suite:
     """All rows of the labels; DataError where a file is missing or damaged.
 
-    `measured` names the GPUs whose kernels the folder's tables have (None: nobody knows).
+    `measured` names the GPUs whose kernels the folder's tables have (None: unknown).
     """
     path = folder / LABELS
     settings = model_settings(folder)

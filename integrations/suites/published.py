@@ -32,7 +32,7 @@ _UNKNOWN_FORM = "the source does not say which card: taken to be the PCIe one"
 _COMPILED = {"no": "", "no (nvFuser/TorchScript used by repo)": "", "inductor": "default",
              "inductor default": "default", "max-autotune": "max-autotune"}  # fmt: skip
 
-#: Who builds a row's program, by how its name begins; a text says why nobody does.
+#: Who builds a row's program, by how its name begins; a text says why there is none.
 _FAMILIES = {
     "timm-": "timm",
     "dle-train-resn": "timm",

@@ -52,7 +52,7 @@ def record_program(
         except RecordingError:
             path.unlink()
     ranks = range(program.num_ranks)
-    if program.split != "pp":  # ranks are alike: one of them suffices
+    if program.split != "pp":  # all ranks do the same: one of them is recorded
         ranks = range(1)
     made = _together(tuple(_recording(program, gpu, data, rank) for rank in ranks), options)
     if path is not None:

@@ -54,7 +54,7 @@ _ORIGINS = {
 
 
 class NothingToExplainError(ValueError):
-    """No kernel of the step goes by that name."""
+    """No kernel of the step has that name."""
 
 
 def explain_kernels(
@@ -257,7 +257,7 @@ def _launch_text(kernel: Kernel, estimate: Estimate, gpu: GPU) -> str:
 
 
 def _bound_text(kernel: Kernel, estimate: Estimate, gpu: GPU) -> str:
-    """What limits it, and how far it is from the least that the datasheet allows."""
+    """The bound of the kernel, and its distance from the roofline of the datasheet."""
     words = []
     if kernel.flops:
         us, unit = flop_roofline_us(kernel, gpu), _unit(kernel, gpu)

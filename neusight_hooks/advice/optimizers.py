@@ -1,4 +1,4 @@
-"""An optimizer's step done otherwise: by fused kernels, parameter by parameter, in 8 bits."""
+"""Variants of an optimizer's step: by fused kernels, parameter by parameter, in 8 bits."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def with_optimizer_steps(entries: Iterable[Entry]) -> Iterator[tuple[Entry, bool
 
 
 def optimizer_of(recording: Recording) -> str:
-    """The class of the optimizer; "" where there is none or more than one kind."""
+    """The class of the optimizer; "" where there is none, or several."""
     names = {
         stepped_optimizer(entry.name)
         for step in recording.steps
@@ -117,7 +117,7 @@ def with_8bit_states(recording: Recording) -> Recording:
 
 
 def has_foreach(recording: Recording) -> bool:
-    """Whether an optimizer keeps tensors for all parameters at once for a moment."""
+    """Whether an optimizer allocates temporary tensors for all parameters at once."""
     return any(_is_foreach(entry) for step in recording.steps for entry in step.entries)
 
 
@@ -137,7 +137,7 @@ def _foreach_ordinals(step: Step) -> set[int]:
 
 
 def with_fused_optimizer(recording: Recording) -> Recording:
-    """As if the optimizer's step were one kernel, that keeps nothing in between."""
+    """As if the optimizer's step were one kernel without temporary tensors."""
     return with_steps(recording, _without_foreach)
 
 

@@ -130,7 +130,7 @@ def _unsupported(names: list[str], consequence: str) -> UnsupportedTorchError:
 
 
 def _absent(rows: Iterable[TorchInternal]) -> list[TorchInternal]:
-    found = {row.name: row for row in rows}  # a name once, whoever uses it
+    found = {row.name: row for row in rows}  # each name once, whatever uses it
     return [row for row in found.values() if not _CHECKS[row.check](row.name)]
 
 

@@ -14,7 +14,7 @@ _FakeTensor = torch._subclasses.FakeTensor
 
 
 def is_tracers_tensor(x: object) -> bool:
-    """Whether somebody traces the program with tensors that hold no data; those of a forecast stand
+    """Whether the program is traced with tensors that hold no data; those of a forecast stand
     for a GPU's."""
     return isinstance(x, _FakeTensor) and not isinstance(x, ForecastTensor)
 

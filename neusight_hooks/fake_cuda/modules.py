@@ -253,7 +253,7 @@ def _take_over(tensor: Any, moved: Any, recorder: Recorder, swapped: list[tuple[
 
 def _swap(first: Any, second: Any) -> None:
     """Exchanges what two tensor objects are, their identities kept (as torch.utils.swap_tensors,
-    which refuses tensors that somebody refers to weakly)."""
+    which refuses tensors that have weak references)."""
     first_class, second_class = type(first), type(second)
     first_slots, second_slots = _slots_of(first), _slots_of(second)
     first.__class__, second.__class__ = second_class, first_class

@@ -125,8 +125,8 @@ def _sizes(grid: Any, given: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 class UnbuiltKernel:
-    """What a launch or a warm-up gives: a kernel that nobody compiled. What the compiler would know
-    of it is not known; programs that fit their grid to it take what follows for an answer."""
+    """What a launch or a warm-up gives: a kernel that was not compiled. Its registers and
+    memory are unknown; programs that fit their grid to them get the values below."""
 
     #: Registers of a thread that keep an SM full (65,536 over 2,048 threads), and nothing spilled.
     n_regs = 32

@@ -68,7 +68,7 @@ class Segment(NamedTuple):
 
 
 class SegmentChange(NamedTuple):
-    """CUDA gave memory, or got it back."""
+    """A segment was allocated from CUDA, or returned to it."""
 
     action: Literal["segment_alloc", "segment_free", "segment_map", "segment_unmap"]
     address: int
@@ -212,11 +212,6 @@ class Allocator:
         """Where a live storage lies; 0 if it is empty or not live."""
         block = self._blocks.get(storage)
         return 0 if block is None else block.address
-
-    def bytes_of(self, storage: Hashable) -> int:
-        """How large the block of a live storage is; 0 if it is empty or not live."""
-        block = self._blocks.get(storage)
-        return 0 if block is None else block.num_bytes
 
     def blocks(self) -> list[tuple[int, int]]:
         """(address, bytes) of every live block, in order of address."""

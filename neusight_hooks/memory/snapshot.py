@@ -57,7 +57,7 @@ class History:
             self._add(action, block.address, block.requested, block.stream, frames)
 
     def segment_changed(self, change: SegmentChange) -> None:
-        """CUDA gave memory, or got it back."""
+        """A segment was allocated from CUDA, or returned to it."""
         self._add(
             change.action, change.address, change.num_bytes, change.stream, [],
             category=_NO_CATEGORY,
@@ -174,7 +174,7 @@ class HistoricPlacement(Placement):
         """A block comes back."""
 
     def segment_changed(self, change: SegmentChange) -> None:
-        """CUDA gave memory, or got it back."""
+        """A segment was allocated from CUDA, or returned to it."""
         if self.history is not None:
             self.history.segment_changed(change)
 

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from neusight.recording.recording import OpCall, OpSignature, Recording, release_of
 
-#: "close" is what lies within the spread: nobody should count on it either way. "unknown" is what
+#: "close" is what lies within the spread: it may turn out either way. "unknown" is what
 #: was not recorded, as memory in most profiles.
 MemoryVerdict = Literal["fits", "close", "does not fit", "unknown"]
 
@@ -19,7 +19,7 @@ MIB = 2**20
 #: +2.13 %. What is more there than forecast is rounded up.
 ALLOCATED_LESS, ALLOCATED_MORE = 0.005, 0.01
 RESERVED_LESS, RESERVED_MORE = 0.01, 0.03
-#: The context is a figure for each GPU that nobody verified. It grows with the kernels that are
+#: The context is a figure for each GPU, not verified. It grows with the kernels that are
 #: loaded: those of cuBLAS and cuDNN come beside torch's own (a judgement, not measured).
 CONTEXT_LESS = 0.25
 CONTEXT_MORE_BYTES = 350 * MIB
@@ -39,7 +39,7 @@ _RECURRENT_COPIES = 4
 
 
 class PeakRange(NamedTuple):
-    """Bytes: not less than `low`, not more than `high`, as far as anybody knows."""
+    """Bytes: not less than `low`, not more than `high`, as far as is known."""
 
     low: int
     high: int

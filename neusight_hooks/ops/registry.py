@@ -168,7 +168,7 @@ def map_op(signature: OpSignature, math: MathMode) -> Mapping:
 
 
 def why_unmapped(signature: OpSignature) -> str:
-    """Why nobody knows the kernels of an op; "" where they are known."""
+    """Why the kernels of an op are unknown; "" where they are known."""
     return map_op(signature, MathMode()).reason
 
 

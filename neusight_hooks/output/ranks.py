@@ -14,7 +14,7 @@ from neusight.recording.recording import Recording
 from neusight.timeline.spans import Timeline
 from neusight.timeline.steady import kernels_of, steady_step_of
 
-#: Name in `Recording.options`: the ranks that were run where nobody stated which, as a text.
+#: Name in `Recording.options`: the ranks that were run where none were stated, as a text.
 RUN_OPTION = "ranks_run"
 
 _NS_PER_US = 1000
@@ -104,7 +104,7 @@ def run_as_text(recording: Recording, shown: Iterable[int]) -> str:
 
 
 def rank_lines(rows: Sequence[RankRow], recording: Recording) -> list[str]:
-    """A line a rank, who is the slowest, and what is known of the other ranks."""
+    """A line for each rank, the slowest rank, and what is known of the other ranks."""
     if not rows:
         return []
     world_size = recording.world_size

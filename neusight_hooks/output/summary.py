@@ -67,7 +67,7 @@ class SummaryData:
 
     @property
     def failure(self) -> str:
-        """What ended the program before its end, in words; empty where nothing did."""
+        """The error that ended the program early, as a message; empty where there was none."""
         return failure_of(self.recording)
 
     @property
@@ -364,7 +364,7 @@ def to_json(found: SummaryData) -> dict[str, Any]:
     """The forecast as plain values, the same for the same script byte for byte."""
     verdict, memory, gpu = found.verdict, found.memory, found.gpu
     is_known = found.memory_verdict != "unknown"
-    # Nobody knows whether the rest of a script that failed fits.
+    # Whether the rest of a script that failed fits is unknown.
     is_judged = not (found.failure and found.fits)
     return {
         "schema_version": SCHEMA_VERSION,

@@ -12,7 +12,7 @@ from neusight.predictors.physics.communication.system import system_of
 
 
 def unstated_network(kernels: Iterable[Kernel], gpu: GPU) -> str:
-    """The note on collectives between nodes whose network nobody stated; empty without any."""
+    """The note on collectives between nodes whose network was not stated; empty without any."""
     system = system_of(gpu)
     sizes = {kernel.size for kernel in kernels if isinstance(kernel.size, CollectiveSize)}
     placed = (placement_of(size, system, is_stated=False) for size in sizes if size.world_size > 1)

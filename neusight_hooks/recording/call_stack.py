@@ -292,5 +292,5 @@ class ProgramThreads:
 
 def is_elsewhere(entry: object) -> bool:
     """Whether an entry of a tape or of a step is of another thread than the main one. Backward
-    passes are of autograd's thread, whoever starts them."""
+    passes are of autograd's thread, whichever thread starts them."""
     return bool(getattr(entry, "thread", 0)) and getattr(entry, "phase", "") != "backward"

@@ -414,7 +414,7 @@ class Recorder:
 
     @contextmanager
     def while_doing(self, words: str) -> Iterator[None]:
-        """Says what takes long, to whoever shows how far the recording is."""
+        """States what takes long, for the display of progress."""
         before, self.doing = self.doing, words
         try:
             yield
@@ -519,7 +519,7 @@ _FAKE_MODE = torch._C._TorchDispatchModeKey.FAKE
 
 
 def _is_in_other_fake_mode(own: ForecastMode) -> bool:
-    """Whether somebody asks for shapes in a FakeTensorMode of theirs, as DTensor does for each op:
+    """Whether another FakeTensorMode is active, as DTensor enters one for the shapes of each op:
     such a mode lies below ours, however late it was entered. If this key moves, its questions count
     as work of the host."""
     active = torch._C._get_dispatch_mode(_FAKE_MODE)

@@ -116,7 +116,7 @@ def save_recording(
 def recording_bytes(
     recording: Recording, *, beside: Sequence[Recording] = (), **extra: str
 ) -> bytes:
-    """What `save_recording` writes, not compressed; RecordingError where nobody could read it."""
+    """What `save_recording` writes, not compressed; RecordingError where it is unreadable."""
     document = {**_encode(recording), "extra": extra}
     if beside:
         document[_BESIDE_FIELD] = [_encode(one) for one in beside]

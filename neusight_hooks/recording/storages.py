@@ -15,14 +15,14 @@ from neusight.recording.tensor import ForecastTensor
 
 
 class _StorageRef(weakref.ref):  # type: ignore[type-arg]
-    """A weak reference to a storage that knows which storage it was."""
+    """A weak reference to a storage that keeps the storage's key."""
 
     __slots__ = ("key",)
     key: int
 
 
 class StorageWatch:
-    """Writes allocations and frees on the tape, and knows what a storage is for.
+    """Records allocations and frees on the tape, and the kind of each storage.
 
     Storages have numbers, which count through all of the program.
     """
@@ -53,13 +53,8 @@ class StorageWatch:
         self._next = 0
         self._num_pools = 0
 
-    @property
-    def num_made(self) -> int:
-        """How many there were so far."""
-        return self._next
-
     def follow(self, tensor: ForecastTensor, op: TapedOp) -> None:
-        """From now on the storage of a tensor that the op returned, if it is new."""
+        """Follows the storage of a tensor that the op returned, if it is new."""
         if tensor._fake_device.type != "cuda":
             return
         storage = tensor.untyped_storage()
@@ -68,13 +63,15 @@ class StorageWatch:
             self._follow(storage, op.signature.op, op.module, op.phase, op.stack)
 
     def made(self, tensor: ForecastTensor, op: str) -> None:
-        """From now on the storage of a tensor that was made without an op, in the name of one."""
+        """Follows the storage of a tensor that was made without an op, in the name of one."""
+        self._made(tensor.untyped_storage(), op)
+
+    def _made(self, storage: Any, op: str) -> None:
         who = self._attribution
-        storage = tensor.untyped_storage()
         self._follow(storage, op, who.module, who.phase, who.stack)
 
     def mark(self, tensor: torch.Tensor, kind: str) -> None:
-        """Says what a storage is for: parameter, gradient, buffer, optimizer_state; of a DTensor
+        """Sets the kind of a storage: parameter, gradient, buffer, optimizer_state; of a DTensor
         that of its part on this rank."""
         if not isinstance(tensor, ForecastTensor):
             tensor = getattr(tensor, "_local_tensor", tensor)
@@ -89,8 +86,7 @@ class StorageWatch:
         if storage._cdata in self._in_graphs:
             return
         self._kinds[self._next] = kind
-        who = self._attribution
-        self._follow(storage, "aten::empty", who.module, who.phase, who.stack)
+        self._made(storage, "aten::empty")
 
     def resized(self, storage: Any) -> None:
         """A storage gave its memory back, or got some, while its tensors live on: as sharded
@@ -104,8 +100,7 @@ class StorageWatch:
         kind = self._emptied.pop(key)
         if kind is not None:
             self._kinds[self._next] = kind
-        who = self._attribution
-        self._follow(storage, "aten::resize_", who.module, who.phase, who.stack)
+        self._made(storage, "aten::resize_")
 
     # -- CUDA graphs ------------------------------------------------------------------------------
 
@@ -124,8 +119,7 @@ class StorageWatch:
         """What a replayed graph wrote is kept while another one is captured."""
         if storage._cdata in self._in_graphs:
             self._in_graphs.discard(storage._cdata)
-            who = self._attribution
-            self._follow(storage, "aten::empty_strided", who.module, who.phase, who.stack)
+            self._made(storage, "aten::empty_strided")
 
     def _follow(self, storage: Any, op: str, module: str, phase: Phase, stack: CallStack) -> None:
         number, key = self._next, storage._cdata
@@ -158,7 +152,7 @@ class StorageWatch:
         self._free(key)
 
     def _free(self, key: int) -> int | None:
-        """Writes that a storage gave its memory back; the number that it had."""
+        """Records that a storage freed its memory; the number that it had."""
         number = self._numbers.pop(key, None)
         if number is not None:
             self._alive.pop(number, None)
@@ -167,7 +161,7 @@ class StorageWatch:
         return number
 
     def refuse(self, number: int) -> None:
-        """The newest storage could not be had: it never was."""
+        """Removes the newest storage, whose allocation failed."""
         for key, known in list(self._numbers.items()):
             if known == number:
                 del self._numbers[key]
@@ -189,7 +183,7 @@ class StorageWatch:
 
     @property
     def next_number(self) -> int:
-        """The number that the next storage gets."""
+        """The number that the next storage gets: how many there were so far."""
         return self._next
 
     def adopt(self, tensor: ForecastTensor) -> int:
@@ -206,9 +200,9 @@ class StorageWatch:
         return self._numbers.get(tensor.untyped_storage()._cdata)
 
     def kind_of(self, number: int) -> str | None:
-        """What the storage is for, where somebody said so."""
+        """What the storage is for, where that is known."""
         return self._kinds.get(number)
 
     def forget_kind(self, number: int) -> None:
-        """The storage has ended, and nobody asks for it any more."""
+        """Forgets a storage that has ended."""
         self._kinds.pop(number, None)

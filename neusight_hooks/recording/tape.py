@@ -79,7 +79,7 @@ class TapedAlloc:
     phase: Phase = "forward"
     stack: CallStack = ()
     pool: int = 0
-    #: While the program runs nobody knows what else it may turn out to be.
+    #: While the program runs another kind may be reported later.
     kind: ClassVar[StorageKind] = "activation"
 
 

@@ -155,7 +155,7 @@ class ForecastTensor(FakeTensor):
     _nested_int_memo = None
     _ragged_size: Any = None
     fake_mode: ForecastMode
-    #: The number of all tensors of its shape, strides, dtype and device; None until somebody asks,
+    #: The number of all tensors of its shape, strides, dtype and device; None until it is read,
     #: and after each op that may have changed them.
     alike: int | None = None
     if "fake_device" not in vars(FakeTensor):  # torch 2.11 keeps it under the name without "_"

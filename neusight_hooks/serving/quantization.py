@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from neusight.predictors.errors import OptionError
 from neusight.predictors.gpu import GPU
@@ -12,8 +11,6 @@ from neusight.predictors.kernel import DTYPE_BYTES, GemmSize, Kernel, KernelClas
 from neusight.serving.fusion import joined_products
 from neusight.serving.launches import EXPERTS, LaunchedKernel
 from neusight.serving.parallel import is_router
-
-Quantization = Literal["fp8", "int8", "int4"]
 
 #: What each stands for: dynamic FP8 and INT8 (weights and activations, a scale for each row and
 #: column), and INT4 weights in groups with a 16-bit scale (GPTQ and AWQ through Marlin's kernels).

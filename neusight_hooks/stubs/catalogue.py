@@ -40,7 +40,7 @@ CATALOGUE: dict[str, StubPackage] = {
 }
 
 #: Libraries that take up a package as soon as it is there. They do not find stubs which the
-#: program did not import itself: else a T5 would be forecast with Apex where nobody has Apex.
+#: program did not import itself: else a T5 would be forecast with Apex where Apex is not installed.
 TAKE_WHAT_IS_THERE = (
     "accelerate",
     "bitsandbytes",

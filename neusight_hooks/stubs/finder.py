@@ -53,7 +53,7 @@ def _forget_modules() -> None:
 
 
 class _StubFinder(metadata.DistributionFinder):
-    """Finds a package of the catalogue where nobody else does, and their distributions."""
+    """Finds a package of the catalogue where no other finder does, and their distributions."""
 
     def __init__(self) -> None:
         #: Why packages that are installed cannot be imported.
@@ -138,9 +138,9 @@ def _is_stub(module: ModuleType | None) -> bool:
 
 
 def _may_find(package: str) -> bool:
-    """Whether who asks may find the stub: anybody once the program has imported it; else nobody
-    on the list of libraries, and nobody who can do without the package and would import of it what
-    the stub lacks."""
+    """Whether the importing code may find the stub: any code once the program has imported it; else
+    neither the listed libraries, nor code that can do without the package and would import of it
+    what the stub lacks."""
     stub = CATALOGUE[package]
     if stub.must_be_asked_for or _is_stub(sys.modules.get(package)):
         return True
@@ -183,7 +183,7 @@ def _name_of(frame: FrameType) -> str:
 
 
 def _settle(package: str) -> None:
-    """Has done what must be done before anybody finds the stub."""
+    """Runs what must be done before the stub can be found."""
     settle = getattr(import_module(f"{_HOMES}.{CATALOGUE[package].home}"), "settle", None)
     if settle is not None:
         settle()

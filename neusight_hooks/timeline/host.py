@@ -144,7 +144,7 @@ _CALLS_OF_THE_DRIVER = (
 _OF_THE_DRIVER = (*_CALLS_OF_THE_DRIVER, "loop_us", "pageable_mb_us")
 
 #: Dispatch of an op by the first release that has it, over torch 2.5's, whose hosts were measured
-#: (data/kernelbench v0). Priors: nobody ran two releases on one machine here; published dispatch
+#: (data/kernelbench v0). Priors: no machine ran two releases here; published dispatch
 #: costs of one op range over 1.3 to 2 from 1.x to today, with the machines that they ran on.
 _DISPATCH = ((0, 0, 1.3), (2, 0, 1.1), (2, 3, 1.0))
 

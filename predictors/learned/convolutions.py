@@ -171,7 +171,7 @@ def _padding(seen: _Convolutions) -> Floats:
 
 
 def _architecture_column(name: str, *architectures: str) -> _Column:
-    """Libraries have kernels of their own for each architecture."""
+    """Libraries have separate kernels for each architecture."""
     return f"is_{name}", lambda seen: np.full(
         len(seen.sizes), float(seen.gpu.architecture in architectures)
     )

@@ -7,7 +7,7 @@ as the same kernels run them, but count as physics.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -322,7 +322,7 @@ class Trained:
     """A `Correction` by networks, two a family: one that knows the GPUs of its training in detail
     and prices those alone, and a smoother one ("…_unseen"), trained to carry over to others."""
 
-    def __init__(self, networks: dict[str, Network], *, sustained: bool = True) -> None:
+    def __init__(self, networks: Mapping[str, Network], *, sustained: bool = True) -> None:
         self._networks = networks
         self._sustained = sustained
 
@@ -370,11 +370,10 @@ class Trained:
         """Whose rows of the network price a GPU whose own were measured at the clocks of a card
         that had nothing to do."""
         is_cold = family == "convolution_miopen" and gpu.architecture in _MEASURED_COLD
-        known = self._networks.get(family)
-        related = find_gpu(_WARM_KIN)
-        if not (is_cold and self._sustained) or known is None or related.model not in known.gpus:
+        if not (is_cold and self._sustained):
             return None
-        return related
+        known, related = self._networks.get(family), find_gpu(_WARM_KIN)
+        return related if known is not None and related.model in known.gpus else None
 
 
 #: Architectures whose convolutions MIOpen's database has at the clocks of a card that idles between
@@ -439,21 +438,34 @@ def network_text(kernel: Kernel, gpu: GPU) -> str:
 
 @cache
 def shipped(*, sustained: bool = True) -> Trained:
-    """The correction that comes with neusight, read once, of a long, busy run or of a short burst;
-    WeightsError names a damaged file."""
-    return Trained(_shipped_networks(), sustained=sustained)
+    """The correction that comes with neusight, of a long, busy run or of a short burst."""
+    return Trained(shipped_networks(), sustained=sustained)
 
 
 @cache
-def _shipped_networks() -> dict[str, Network]:
-    return load_folder(Path(__file__).parents[1] / "weights")
+def shipped_networks() -> NetworkFolder:
+    """The networks that come with neusight, by name."""
+    return NetworkFolder(Path(__file__).parents[1] / "weights")
 
 
-def load_folder(folder: Path) -> dict[str, Network]:
-    """The networks of a folder that `neusight fit` wrote, by name; other files are ignored."""
-    names = [family + kind for family in FAMILIES for kind in ("", UNSEEN)]
-    return {
-        name: load_network(folder / f"{name}.npz")
-        for name in names
-        if (folder / f"{name}.npz").exists()
-    }
+class NetworkFolder(Mapping[str, Network]):
+    """The networks of a folder that `neusight fit` wrote, by name; other files are ignored. Each is
+    read when it is first asked for, as a program needs a few of them; WeightsError names a damaged
+    file."""
+
+    def __init__(self, folder: Path) -> None:
+        names = [family + kind for family in FAMILIES for kind in ("", UNSEEN)]
+        paths = {name: folder / f"{name}.npz" for name in names}
+        self._paths = {name: path for name, path in paths.items() if path.exists()}
+        self._read: dict[str, Network] = {}
+
+    def __getitem__(self, name: str) -> Network:
+        if name not in self._read:
+            self._read[name] = load_network(self._paths[name])
+        return self._read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._paths)
+
+    def __len__(self) -> int:
+        return len(self._paths)

@@ -78,7 +78,7 @@ class Features(Generic[Seen]):
 
 
 def _log(values: Floats) -> Floats:
-    """Logarithm of counts, of which the smallest that means something is one."""
+    """Logarithm of counts, at least of one."""
     return log_of(np.maximum(values, 1.0))
 
 
@@ -347,7 +347,7 @@ class _Attention(NamedTuple):
 
     @property
     def dram_us(self) -> Floats:
-        """Every operand once over the memory's bus."""
+        """Every operand moved once from or to DRAM."""
         return self.moved / _dram_bytes_per_us(self.gpu)
 
     @property

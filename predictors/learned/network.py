@@ -35,7 +35,7 @@ _EXP_TERMS = 14
 _LN2 = 0.6931471805599453
 _SQRT_HALF = 0.7071067811865476
 
-#: Largest file read: a foreign one is refused before it fills the memory.
+#: Largest file read, bytes: larger ones are refused before they fill the memory.
 _MOST_BYTES = 8 * 2**20
 
 #: Layers of a network, the largest of its figures and the largest logarithm of its factor, far

@@ -29,10 +29,10 @@ from neusight.predictors.registry import register_predictor
 
 Floats = NDArray[np.float64]
 
-#: Version of the file's layout; a file of another one is refused.
+#: Version of the file's layout; other versions are refused.
 SCHEMA_VERSION = 1
 
-#: Largest file read: a foreign one is refused before it fills the memory.
+#: Largest file read, bytes: larger ones are refused before they fill the memory.
 _MOST_BYTES = 2**20
 
 #: Half width of the interval: the paper's own comparison finds this method about 60 % off
@@ -43,7 +43,7 @@ _SPREAD = 0.6
 _LEAST_SHARE = 0.1
 
 
-#: Times that a line is fitted again with its own values as weights; it settles in about five.
+#: Iterations of the fit, weighted by the line's own values; it converges in about five.
 _ROUNDS = 12
 
 

@@ -20,7 +20,7 @@ from neusight.predictors.published.integer_network import IntegerNetwork
 #: Version of the layout; a file of another one is refused.
 SCHEMA_VERSION = 1
 
-#: Largest file read: a foreign one is refused before it fills the memory.
+#: Largest file read, bytes: larger ones are refused before they fill the memory.
 _MOST_BYTES = 64 * 2**20
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)

@@ -1,1 +1,1 @@
-"""Reads tables of measurements, fits the corrections, and scores predictors: what knows data."""
+"""Reads tables of measurements, fits the corrections, and scores predictors."""

@@ -80,42 +80,21 @@ class Recipe(NamedTuple):
     num_folds: int = 0
 
 
+#: Families of few rows: FP32 products and collectives, measured convolutions.
+_FEW_ROWS = Recipe(("kernels",), bound=1.5, epochs=50, batch_rows=256, unseen_batch_rows=256)
+_CONVOLUTION = _FEW_ROWS._replace(tables=("convolution",), hidden=(128, 128), unseen_epochs=40)
+
 RECIPES: dict[str, Recipe] = {
     "gemm_16bit": Recipe(("gemm",)),
     "gemm_fp8": Recipe(("gemm",), bound=2.5),
     "attention_prefill": Recipe(("attention",), bound=1.5, epochs=50, unseen_epochs=8),
     "attention_decode": Recipe(("attention",), bound=3.0, epochs=50, unseen_epochs=6, jitter=0.005),
-    "gemm_fp32": Recipe(
-        ("kernels",),
-        bound=1.5,
-        epochs=50,
-        batch_rows=256,
-        unseen_epochs=5,
-        unseen_batch_rows=256,
-        unseen_bound=0.5,
-    ),
-    "gemm_fp32_pascal": Recipe(
-        ("kernels",), bound=1.5, epochs=50, batch_rows=256, carries_over=False
-    ),
-    "gemm_fp32_amd": Recipe(
-        ("kernels",),
-        bound=1.5,
-        epochs=150,
-        batch_rows=256,
-        unseen_epochs=20,
-        unseen_batch_rows=256,
-        unseen_bound=0.5,
-    ),
+    "gemm_fp32": _FEW_ROWS._replace(unseen_epochs=5, unseen_bound=0.5),
+    "gemm_fp32_pascal": _FEW_ROWS._replace(carries_over=False),
+    "gemm_fp32_amd": _FEW_ROWS._replace(epochs=150, unseen_epochs=20, unseen_bound=0.5),
     "rows_fp32": Recipe(("kernels",), hidden=(64, 64), epochs=80, carries_over=False),
-    "convolution_fp32": Recipe(
-        ("conv", "conv_kernels"),
-        bound=2.5,
-        epochs=50,
-        batch_rows=256,
-        unseen_epochs=25,
-        unseen_batch_rows=256,
-        jitter=0.1,
-        num_folds=5,
+    "convolution_fp32": _FEW_ROWS._replace(
+        tables=("conv", "conv_kernels"), bound=2.5, unseen_epochs=25, jitter=0.1, num_folds=5
     ),
     "convolution_volta": Recipe(
         ("conv",),
@@ -128,41 +107,13 @@ RECIPES: dict[str, Recipe] = {
         jitter=0.1,
         num_folds=5,
     ),
-    "convolution_groups": Recipe(
-        ("convolution",),
-        hidden=(128, 128),
-        bound=3.0,
-        epochs=120,
-        batch_rows=128,
-        unseen_epochs=40,
-        unseen_batch_rows=256,
-        jitter=0.1,
-    ),
-    "convolution_hopper": Recipe(
-        ("convolution",),
-        hidden=(128, 128),
-        bound=1.5,
-        epochs=60,
-        batch_rows=256,
-        unseen_epochs=40,
-        unseen_batch_rows=256,
-        jitter=0.2,
-    ),
+    "convolution_groups": _CONVOLUTION._replace(bound=3.0, epochs=120, batch_rows=128, jitter=0.1),
+    "convolution_hopper": _CONVOLUTION._replace(epochs=60, jitter=0.2),
     "convolution_miopen": Recipe(
-        ("conv",),
-        bound=4.0,
-        epochs=25,
-        batch_rows=2048,
-        unseen_epochs=4,
-        jitter=0.01,
+        ("conv",), bound=4.0, epochs=25, batch_rows=2048, unseen_epochs=4, jitter=0.01
     ),
-    "collective": Recipe(
-        ("collectives",),
-        hidden=(32, 32),
-        epochs=150,
-        batch_rows=256,
-        unseen_epochs=40,
-        unseen_batch_rows=256,
+    "collective": _FEW_ROWS._replace(
+        tables=("collectives",), hidden=(32, 32), bound=1.0, epochs=150, unseen_epochs=40
     ),
     "quantisation": Recipe(
         ("memory_bound",),

@@ -92,7 +92,7 @@ def _gpu_of(folder: Path, label: str) -> GPU:
 
 
 def _main_last(sample: Sample) -> tuple[Kernel, ...]:
-    """What was launched, the kernel that is fitted last."""
+    """The kernels launched, with the one that is fitted last."""
     kernels, main = list(sample.kernels), main_kernel(sample)
     kernels.remove(main)
     return (*kernels, main)

@@ -56,7 +56,7 @@ def _rows_of(kernel: Kernel, gpu: GPU, groups: Sequence[Group]) -> Iterator[Near
 
 
 def _distance(one: Kernel, other: Kernel) -> float:
-    """How far apart two kernels of a class are; infinite where they do different things."""
+    """The distance of two kernels of a class; infinite where they do different things."""
     kinds, sizes = _parts(one)
     other_kinds, other_sizes = _parts(other)
     if kinds != other_kinds or len(sizes) != len(other_sizes):

@@ -1,4 +1,4 @@
-"""A folder of measured kernels as a dataset, whoever wrote it."""
+"""A folder of measured kernels as a dataset, whatever wrote it."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ import torch
 from unequal_ranks import unequal_ranks
 
 import neusight
-from neusight.output.trace.file import save_trace, trace_events
+from neusight.output.trace.file import trace_events
 from neusight.output.trace.ranks import RankForecast, write_rank_traces
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import Kernel, KernelClass
@@ -39,7 +39,7 @@ from neusight.timeline.host import PLAIN
 from neusight.timeline.spans import KernelSpan, Timeline
 from neusight.timeline.steps import schedule
 from places import ROOT
-from timelines import on_communicator
+from timelines import on_communicator, save_trace
 
 HERE = Path(__file__).parent
 SPEC = TensorSpec((64,), (1,), "float32")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,15 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neusight.predictors import Kernel, KernelClass, Tiled, find_gpu, gpus, predict
+from neusight.predictors.errors import WeightsError
 from neusight.predictors.kernel import RECURRENT, TENSOR_SCALED, ConvolutionSize, Variant
 from neusight.predictors.learned.correction import (
     FAMILIES,
     UNSEEN,
     Adjustment,
+    NetworkFolder,
     architecture_of,
     family_of,
     knowledge_of,
-    load_folder,
     shipped,
 )
 from neusight.predictors.learned.features import BLOCK_SCALED
@@ -140,7 +143,7 @@ def test_the_interval_widens_from_known_over_unseen_to_unmeasured_gpus() -> None
 
 
 def test_unseen_gpus_are_distinguished_by_architecture_and_constants() -> None:
-    general = load_folder(WEIGHTS)["gemm_16bit" + UNSEEN]
+    general = NetworkFolder(WEIGHTS)["gemm_16bit" + UNSEEN]
     fitted = replace(find_gpu("H100"), name="H123", constants_origin="fitted on something")
     prior = replace(fitted, constants_origin="prior")
     new = replace(fitted, compute_capability=(13, 0))
@@ -188,7 +191,7 @@ def test_gpus_are_alike_by_architecture() -> None:
 
 @pytest.mark.parametrize(("size", "size_class"), [(1024, 0), (2048, 1), (4096, 2), (8192, 3)])
 def test_the_interval_is_that_of_the_class_of_its_duration(size: int, size_class: int) -> None:
-    network = load_folder(WEIGHTS)["gemm_16bit"]
+    network = NetworkFolder(WEIGHTS)["gemm_16bit"]
     of_gpu = network.spreads[network.gpus.index("H100-SXM5-80GB")]
 
     [found] = predict([Kernel.gemm(size, size, size)], "H100")
@@ -244,7 +247,7 @@ def test_other_vendors_and_other_classes_have_no_family() -> None:
 
 def test_shipped_weights_are_small_complete_and_say_where_they_come_from() -> None:
     files = sorted(WEIGHTS.glob("*.npz"))
-    networks = load_folder(WEIGHTS)
+    networks = NetworkFolder(WEIGHTS)
 
     assert {path.stem for path in files} == set(networks)
     assert sum(path.stat().st_size for path in files) < 3_000_000
@@ -255,16 +258,34 @@ def test_shipped_weights_are_small_complete_and_say_where_they_come_from() -> No
         assert {"data", "commit", "date", "seed", "mape"} <= set(network.provenance)
 
 
-def test_shipped_weights_are_read_once_and_not_at_import() -> None:
+def test_a_network_is_read_once_and_when_it_is_asked_for(tmp_path: Path) -> None:
+    for name in ("gemm_16bit", "gemm_16bit_unseen"):
+        shutil.copy(WEIGHTS / f"{name}.npz", tmp_path)
+    (tmp_path / "gemm_fp8.npz").write_bytes(b"damaged")
+    networks = NetworkFolder(tmp_path)
+
+    first, second = networks["gemm_16bit"], networks["gemm_16bit"]
+
+    assert first is second
+    assert sorted(networks) == ["gemm_16bit", "gemm_16bit_unseen", "gemm_fp8"]
+    assert len(networks) == 3
+    assert networks.get("rows_fp32") is None
+    with pytest.raises(WeightsError, match=r"gemm_fp8\.npz cannot be read"):
+        networks["gemm_fp8"]
+
+
+def test_a_price_by_physics_reads_no_network() -> None:
     code = (
-        "import neusight.predictors.tiled as t, neusight.predictors.learned.correction as c;"
-        "print(c.shipped.cache_info().currsize)"
+        "import sys; from neusight.predictors import Kernel, predict;"
+        "sys.addaudithook(lambda event, args: event == 'open' and print(args[0]));"
+        "predict([Kernel.elementwise('add', 100, dtype='bfloat16')], 'H100')"
     )
 
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", code]
+    opened = subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
-    assert shown.stdout.strip() == "0"
-    assert shipped() is shipped()
+    assert ".json" in opened
+    assert ".npz" not in opened
 
 
 @pytest.mark.parametrize("kernel_class", [KernelClass.ELEMENTWISE, KernelClass.SOFTMAX])

@@ -219,7 +219,7 @@ def test_a_block_above_the_split_limit_is_kept_for_large_requests() -> None:
     allocator.allocate("again", 50 * MIB)
 
     assert allocator.reserved == 76 * MIB
-    assert allocator.bytes_of("again") == 64 * MIB
+    assert dict(allocator.blocks())[allocator.address_of("again")] == 64 * MIB
 
 
 def test_power_of_two_divisions_round_up() -> None:

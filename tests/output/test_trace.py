@@ -12,7 +12,7 @@ import pytest
 from neusight.integrations.profiles.reading.reading import read_profile
 from neusight.memory.placement import memory_of
 from neusight.output.names.kernel import kernel_display_name
-from neusight.output.trace.file import TraceOptions, save_trace, trace_events, write_trace
+from neusight.output.trace.file import TraceOptions, trace_events, write_trace
 from neusight.predictors.errors import TraceError
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import Kernel, KernelClass
@@ -37,7 +37,7 @@ from neusight.recording.recording import (
 from neusight.timeline.host import PLAIN
 from neusight.timeline.scheduler import GRAPH_LAUNCH
 from neusight.timeline.steps import schedule
-from timelines import on_communicator
+from timelines import on_communicator, save_trace
 
 H100 = GPU(
     name="h100_sxm",
@@ -411,7 +411,7 @@ def test_a_trace_that_cannot_be_written_says_so_and_leaves_nothing(tmp_path: Pat
     ):
         save_trace(missing, {"traceEvents": []})
     with pytest.raises(TraceError, match="not plain JSON"):
-        save_trace(tmp_path / "w.json", {"traceEvents": [float("nan")]})
+        save_trace(tmp_path / "w.json", {"rank": float("nan"), "traceEvents": []})
 
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
@@ -469,25 +469,6 @@ def test_kernels_are_named_as_their_libraries_would(kernel: Kernel, expected: st
     estimate = Estimate(1, 1, 1, "memory", "physics", "test", tile=(128, 64))
 
     assert kernel_display_name(kernel, estimate, H100).startswith(expected)
-
-
-# -- real profiles, where they are at hand
-
-#: Keys of real files that a forecast leaves out on purpose, or that depend on what was recorded.
-LEFT_OUT = {"args.Call stack"}
-
-
-def _kind(event: dict[str, Any]) -> tuple[Any, ...]:
-    category = event.get("cat")
-    metadata = event["name"] if event["ph"] == "M" else ""
-    is_collective = category == "kernel" and "nccl" in event["name"].lower()
-    return (category, event["ph"], metadata, is_collective)
-
-
-def _keys(event: dict[str, Any]) -> set[str]:
-    return {key for key in event if key != "args"} | {
-        f"args.{key}" for key in event.get("args") or {}
-    }
 
 
 @pytest.mark.slow

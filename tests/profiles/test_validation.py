@@ -310,22 +310,21 @@ def test_a_wrong_verdict_and_a_miss_catch_the_eye() -> None:
     assert "left out    x: why" in text
 
 
-def ratchet() -> ModuleType:
-    """benchmarks/validation.py, which is no package."""
-    path = ROOT / "benchmarks" / "validation.py"
-    spec = importlib.util.spec_from_file_location("validation_ratchet", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def measured_steps(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("measured_steps")
 
 
-def test_the_ratchet_states_what_got_worse_and_forgives_rounding() -> None:
-    before = ratchet().scores_of("h100", Validation("H100", "tiled", (score(0.1), score(-0.2))))
-    rows = (score(0.102), replace(score(-0.3), workload="-20%"))
-    after = ratchet().scores_of("h100", Validation("H100", "tiled", rows))
+def test_the_ratchet_states_what_got_worse_and_forgives_rounding(
+    measured_steps: ModuleType,
+) -> None:
+    def rows(*scores: WorkloadScore) -> Any:
+        return measured_steps.rows_of(Validation("H100", "tiled", scores).to_json())
 
-    assert before["h100 +10%"] == {"step": 0.1, "memory": 0.03, "kernels": 0.0}
-    assert ratchet().worse(after, before) == ["h100 -20%: step 20.0% -> 30.0%"]
-    assert ratchet().worse(before, after) == []
-    assert ratchet().worse({}, before)[0] == "h100 +10%: no longer scored"
+    before = rows(score(0.1), score(-0.2))
+    after = rows(score(0.102), replace(score(-0.3), workload="-20%"))
+
+    assert before["H100", "+10%"]["memory_error"] == 0.03
+    assert measured_steps.worse(after, before) == ["H100 -20%: error 20.0% -> 30.0%"]
+    assert measured_steps.worse(before, after) == []

@@ -13,7 +13,7 @@ import pytest
 from neusight.integrations.cli.main import main
 from neusight.predictors import Kernel, find_gpu
 from neusight.predictors.errors import DataError
-from neusight.predictors.learned.correction import Trained, load_folder
+from neusight.predictors.learned.correction import NetworkFolder, Trained
 from neusight.predictors.tiled import Tiled
 from neusight.predictors.training.dataset import is_held_out
 from neusight.predictors.training.datasheet import gpu_of_row, prior_constants
@@ -263,7 +263,7 @@ def test_a_fit_learns_a_factor_and_repeats_to_the_byte(
 
     first, second = (tmp_path / out / "gemm_16bit.npz" for out in ("one", "two"))
     assert first.read_bytes() == second.read_bytes()
-    networks = load_folder(tmp_path / "one")
+    networks = NetworkFolder(tmp_path / "one")
     assert networks["gemm_16bit"].provenance["date"] == "2026-01-01"
     tiled = Tiled(sustained=False, correction=Trained(networks))
     [group, *_] = read_dataset(folder).groups

@@ -32,7 +32,7 @@ class Tolerance:
         return f"{self.absolute:g} {unit}".strip()
 
 
-#: A forecast is exact: only what nobody would mind passes unseen. Memory is counted in bytes, for a
+#: A forecast is exact: only negligible changes are ignored. Memory is counted in bytes, for a
 #: megabyte more is a change of the program whatever the size of the rest; so is another wait.
 DEFAULT_TOLERANCES: Mapping[str, Tolerance] = {
     "step_latency": Tolerance(share=0.005),

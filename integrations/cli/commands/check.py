@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from neusight.exit_codes import ExitCode
@@ -28,7 +27,13 @@ from neusight.integrations.cli.arguments import (
     add_options,
     file_options,
 )
-from neusight.integrations.cli.files import report_problems, tried, write_json, write_text
+from neusight.integrations.cli.files import (
+    report_problems,
+    tried,
+    write_files,
+    write_json,
+    write_text,
+)
 from neusight.integrations.program.forecasting import ProgramForecast, forecast_program
 from neusight.integrations.program.options import STATED
 from neusight.integrations.program.program import Program
@@ -141,7 +146,7 @@ def _requested(options: argparse.Namespace, program: Program | None) -> CheckReq
 def _with_operators(
     request: CheckRequest, baseline: Mapping[str, Case], *, is_wanted: bool
 ) -> CheckRequest:
-    """Operators are recorded where somebody wants them, or the baseline has them."""
+    """Operators are recorded where they are requested, or the baseline has them."""
     is_wanted = is_wanted or any(case.operators for case in baseline.values())
     return replace(request, options=replace(request.options, with_operators=is_wanted))
 
@@ -177,7 +182,7 @@ def _stated_tolerances(texts: Iterable[str]) -> dict[str, object]:
 def _seen(
     plan: Plan, baseline: Mapping[str, Case], *, is_apart: bool
 ) -> dict[str, Observation | str]:
-    """What the program does on each GPU, or why nobody knows. Several programs run in a process
+    """What the program does on each GPU, or why that is unknown. Several programs run in a process
     each, so that none finds what another left behind. KeyboardInterrupt where it was interrupted.
     """
     first = forecast_program(plan.program, plan.gpus[0], plan.options, is_apart=is_apart)
@@ -258,13 +263,9 @@ def _write(results: list[CaseResult], reports: Reports, folder: Path) -> list[st
         (reports.junit, lambda path: write_text(path, junit_xml(results))),
         (reports.markdown, lambda path: write_text(path, markdown_report(results, folder))),
     )
-    problems: list[str] = []
-    for path, write in writers:
-        if path:
-            found = tried(partial(write, path), path)
-            problems += found
-            if not found:
-                print(f"written to {path}")
+    written, problems = write_files(writers)
+    for path in written:
+        print(f"written to {path}")
     return problems
 
 

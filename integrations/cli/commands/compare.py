@@ -14,7 +14,7 @@ from neusight.integrations.cli.arguments import add_options
 from neusight.integrations.cli.files import (
     print_progress,
     report_problems,
-    tried,
+    write_files,
     write_json,
     write_text,
 )
@@ -143,18 +143,15 @@ def _written(
     write_html: Callable[[str], None] | None = None,
 ) -> int:
     """Writes what was asked for, then prints: a pipe that is closed loses no file."""
-    problems: list[str] = []
-    written = []
-    for path, write in (
-        (options.json, lambda path: write_json(path, document)),
-        (options.markdown, lambda path: write_text(path, markdown())),
-        *([(options.html, write_html)] if write_html else []),
-    ):
-        if path:
-            found = tried(lambda path=path, write=write: write(path), path)  # type: ignore[misc]
-            problems += found
-            written += [] if found else [f"written to  {path}"]
-    print(fitted("\n".join([text, *written]), sys.stdout))
+    written, problems = write_files(
+        [
+            (options.json, lambda path: write_json(path, document)),
+            (options.markdown, lambda path: write_text(path, markdown())),
+            *([(options.html, write_html)] if write_html else []),
+        ]
+    )
+    lines = [text, *(f"written to  {path}" for path in written)]
+    print(fitted("\n".join(lines), sys.stdout))
     report_problems(problems)
     return ExitCode.WRONG_USE if problems else ExitCode.OK
 

@@ -7,7 +7,6 @@ import sys
 import time
 from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from neusight.exit_codes import ExitCode
 from neusight.fake_cuda.distributed.rank import Rank
@@ -24,7 +23,7 @@ from neusight.integrations.cli.commands.layouts import (
     plan_layouts,
     token_count,
 )
-from neusight.integrations.cli.files import report_problems, tried, write_json
+from neusight.integrations.cli.files import report_problems, write_files, write_json
 from neusight.integrations.cli.launchers import Launched, launched
 from neusight.integrations.cli.planning.candidates import Candidate, candidates_of
 from neusight.integrations.cli.planning.points import PlanPoint, PlanRequest, evaluated_in_turn
@@ -148,9 +147,10 @@ def run(options: argparse.Namespace, program: Program | None) -> int:
     in_order = tuple(point for position in sorted(points) for point in points[position])
     ranking = Ranking(planned.candidates, in_order, planned.ranked_by)
     print(coloured(ranking.text(), sys.stdout))
-    path = planned.json
-    problems = tried(lambda: write_json(path, ranking.to_json()), path) if path else []
-    if path and not problems:
+    written, problems = write_files(
+        [(planned.json, lambda path: write_json(path, ranking.to_json()))]
+    )
+    for path in written:
         print(f"written to {path}")
     report_problems(problems)
     if is_interrupted:
@@ -171,8 +171,7 @@ def _planned(options: argparse.Namespace, program: Program | None) -> Planned:
         raise OptionError("give the script to plan: neusight plan --gpu H100 train.py")
     start = launched(program)
     program = program if start is None else start.program
-    if not program.is_module and not Path(program.target).is_file():
-        raise OptionError(f"there is no script {program.target!r} in {Path.cwd()}")
+    program.require_script()
     if options.jobs < 0:
         raise OptionError(f"--jobs is {options.jobs}; it must be above 0")
     sweeps = [parse_sweep(text, takes_flags=True) for text in options.sweep]
@@ -216,10 +215,7 @@ def _request(options: argparse.Namespace) -> PlanRequest:
     program_options = stated_options(stated_of_pricing(options), others)
     gpus = [find_gpu(name) for name in _gpu_names(options)]
     checked_calibration(program_options, gpus)
-    prices = parse_prices(options.price)
-    unasked = [name for name in prices if name not in [gpu.name for gpu in gpus]]
-    if unasked:
-        raise OptionError(f"--price names {unasked[0]}, which is not among the GPUs asked for")
+    prices = parse_prices(options.price, gpus=[gpu.name for gpu in gpus])
     return PlanRequest(tuple(gpus), program_options, prices, read_ranks(options.rank)[1])
 
 

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neusight.advice.advice import SMALLEST_GAIN, Advice, advice_for
@@ -23,8 +22,8 @@ from neusight.integrations.cli.arguments import (
 )
 from neusight.integrations.cli.files import (
     report_problems,
-    tried,
     write_chakra_traces,
+    write_files,
     write_json,
     write_text,
     write_traces,
@@ -182,13 +181,12 @@ def _requested(options: argparse.Namespace, program: Program | None) -> RunReque
     start = launched(program)
     command = shlex.join(["neusight", *options.own_words, *program.words])
     program = program if start is None else start.program
-    if not program.is_module and not Path(program.target).is_file():
-        raise OptionError(f"there is no script {program.target!r} in {Path.cwd()}")
+    program.require_script()
     request = RunRequest(
         program=program,
         gpu_names=tuple(options.gpu),
         options=_program_options(options, start),
-        prices=parse_prices(options.price),
+        prices=parse_prices(options.price, gpus=[find_gpu(name).name for name in options.gpu]),
         max_memory=options.max_memory,
         sweep=options.sweep,
         tries=options.tried is not None,
@@ -214,8 +212,8 @@ def _date(html: str | None) -> str:
 
 
 def _require_sense(request: RunRequest) -> None:
-    """Raises what would be raised after minutes of recording: for a limit of memory, a calibration,
-    a topology or a price that means nothing."""
+    """Raises what would be raised after minutes of recording: for a limit of memory, a calibration
+    or a topology that means nothing."""
     if request.measured is not None and not request.explain:
         raise OptionError("--measured shows rows beside what --explain names: say --explain too")
     if request.max_memory is not None:
@@ -223,18 +221,6 @@ def _require_sense(request: RunRequest) -> None:
     checked_calibration(request.options, request.gpus)
     for target in request.gpus:
         request.options.topology_for(target)
-    _require_priced(request)
-
-
-def _require_priced(request: RunRequest) -> None:
-    """OptionError for a price of a GPU that nobody asked for: it would say nothing."""
-    requested = [target.name for target in request.gpus]
-    for name in request.prices:
-        if name not in requested:
-            raise OptionError(
-                f"--price names {name}, which is not among the GPUs asked for: "
-                f"{', '.join(requested)}. Add --gpu {shlex.quote(name)}, or leave its price out."
-            )
 
 
 def _program_options(options: argparse.Namespace, start: Launched | None) -> ProgramOptions:
@@ -271,7 +257,7 @@ def _sweep(request: RunRequest, text: str) -> int:
 
     raises_from_here()
     sweep = parse_sweep(text)
-    written = {
+    given = {
         "trace": request.trace,
         "chakra": request.chakra,
         "save": request.save,
@@ -279,18 +265,19 @@ def _sweep(request: RunRequest, text: str) -> int:
         "try": request.tries,
         "explain": request.explain,
     }
-    unused = [name for name, path in written.items() if path]
+    unused = [name for name, path in given.items() if path]
     if unused:
         raise OptionError(f"--sweep writes no --{unused[0]}: run the value you choose by itself")
     points = _swept(request, sweep)
     print(coloured(sweep_table(sweep, points), sys.stdout))
-    problems: list[str] = []
-    if request.json:
-        path = request.json
-        problems = tried(lambda: write_json(path, sweep.to_json(points)), path)
-        if not problems:
-            print(f"\nwritten to {path}")
-    problems += _write_sweep_page(request, sweep, points) if request.html else []
+    written, problems = write_files(
+        [
+            (request.json, lambda path: write_json(path, sweep.to_json(points))),
+            (request.html, lambda path: _write_sweep_page(path, request, sweep, points)),
+        ]
+    )
+    for path in written:
+        print(f"\n{'report:' if path == request.html else 'written to'} {path}")
     report_problems(problems)
     return ExitCode.SCRIPT_FAILED if all(point.failure for point in points) else ExitCode.OK
 
@@ -327,17 +314,13 @@ def _swept(request: RunRequest, sweep: Sweep) -> list[SweepPoint]:
     ]
 
 
-def _write_sweep_page(request: RunRequest, sweep: Sweep, points: Sequence[SweepPoint]) -> list[str]:
-    """Writes the curves; what could not be written."""
+def _write_sweep_page(
+    path: str, request: RunRequest, sweep: Sweep, points: Sequence[SweepPoint]
+) -> None:
+    """Writes the curves."""
     from neusight.integrations.cli.sweep_page import sweep_html
 
-    path = request.html
-    assert path is not None
-    page = sweep_html(sweep, points, command=request.command, date=request.date)
-    problems = tried(lambda: write_text(path, page), path)
-    if not problems:
-        print(f"\nreport: {path}")
-    return problems
+    write_text(path, sweep_html(sweep, points, command=request.command, date=request.date))
 
 
 def _priced_on_others(first: ProgramForecast, request: RunRequest) -> list[Forecast]:
@@ -466,22 +449,24 @@ def _write(
     reports: list[MemoryReport],
     trials: list[Trial],
 ) -> list[str]:
+    def write_document(path: str) -> None:
+        document = _document(forecasts, advice, request.prices)
+        write_json(path, document | _is_requested(trials, reports))
+
     problems: list[str] = []
     first = forecasts[0]
-    trace, save, html, json = request.trace, request.save, request.html, request.json
-    if trace and first.recording.num_ops:
-        problems += write_traces(trace, forecasts, advice)
+    if request.trace and first.recording.num_ops:
+        problems += write_traces(request.trace, forecasts, advice)
     if request.chakra and first.recording.num_ops:
         problems += write_chakra_traces(request.chakra, forecasts)
-    if save:
-        problems += tried(lambda: first.save(save), save)
-    if html:
-        problems += tried(lambda: _write_html(html, request, forecasts, advice), html)
-    if json:
-        document = _document(forecasts, advice, request.prices)
-        document |= _is_requested(trials, reports)
-        problems += tried(lambda: write_json(json, document), json)
-    return problems
+    _, others = write_files(
+        [
+            (request.save, first.save),
+            (request.html, lambda path: _write_html(path, request, forecasts, advice)),
+            (request.json, write_document),
+        ]
+    )
+    return problems + others
 
 
 def _write_html(

@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from neusight.exit_codes import ExitCode
-from neusight.integrations.cli.files import report_problems, tried, write_json, write_text
+from neusight.integrations.cli.arguments import add_options
+from neusight.integrations.cli.files import report_problems, write_files, write_json, write_text
 from neusight.integrations.cli.screen import coloured
 from neusight.predictors.errors import OptionError
-from neusight.timeline.host import HOST_HELP
 
 if TYPE_CHECKING:
     from neusight.integrations.serving.model import ServedModel
@@ -37,8 +36,7 @@ def add_arguments(serve: argparse.ArgumentParser) -> None:
     """The options of `neusight serve`."""
     serve.add_argument("model", metavar="MODEL", help="config.json, its folder, FILE.py:FUNCTION, "
                        "or a recording of a generation")  # fmt: skip
-    serve.add_argument("--gpu", action="append", required=True, metavar="NAME[,NAME…]",
-                       help="GPU, also several (`neusight gpus` lists all)")  # fmt: skip
+    add_options(serve, "--gpu", required=True, metavar="NAME[,NAME…]")
     _add_deployment(serve)
     _add_load(serve)
     _add_arrivals(serve)
@@ -73,11 +71,7 @@ def _add_deployment(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--engine", choices=("vllm", "compiled", "eager"), default="vllm",
                        help="what runs the model: vLLM's fused kernels in CUDA graphs, "
                        "torch.compile, or eager PyTorch (vllm)")  # fmt: skip
-    serve.add_argument("--topology", metavar="NAME|FILE.json",
-                       help="how the GPUs are joined (its reference system)")  # fmt: skip
-    serve.add_argument("--predictor", metavar="NAME", help="who prices the kernels")
-    serve.add_argument("--calibration", metavar="FILE", help="calibration (`neusight calibrate`)")
-    serve.add_argument("--host", metavar="NAME[,ghz=…]", help=HOST_HELP)
+    add_options(serve, "--topology", "--predictor", "--calibration", "--host")
 
 
 def _add_load(serve: argparse.ArgumentParser) -> None:
@@ -158,8 +152,7 @@ def _add_results(serve: argparse.ArgumentParser) -> None:
                        "`neusight plan --serve MODEL`)")  # fmt: skip
     serve.add_argument("--attainment", type=float, default=0.9, metavar="S",
                        help="share of requests that must keep them (0.9)")  # fmt: skip
-    serve.add_argument("--price", action="append", default=[], metavar="GPU=PRICE,…",
-                       help="dollars of a GPU an hour")  # fmt: skip
+    add_options(serve, "--price", help="dollars of a GPU an hour")
     serve.add_argument("--require", default="", metavar="LIMITS",
                        help="exit with 1 unless the figures keep these: "
                        "tpot_p50<=30ms,ttft_p99<=2s,output_tokens_per_s>=1000")  # fmt: skip
@@ -169,7 +162,7 @@ def _add_results(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--update", action="store_true", help="write the result to --baseline")
     serve.add_argument("--tolerance", default="0.5%", metavar="SHARE",
                        help="how much worse than --baseline is no regression (0.5%%)")  # fmt: skip
-    serve.add_argument("--json", metavar="FILE", help="write all figures there")
+    add_options(serve, "--json")
     serve.add_argument("--html", metavar="FILE", help="write a page with curves there")
     serve.add_argument("--trace", metavar="FILE",
                        help="write the server's timeline there, for ui.perfetto.dev")  # fmt: skip
@@ -357,18 +350,17 @@ def _write(
     highest: Highest,
 ) -> list[str]:
     """Writes what was asked for; what could not be written."""
-    problems: list[str] = []
-    for path, write in (
-        (options.update and options.baseline, lambda path: _write_document(path, points, highest)),
-        (options.json, lambda path: _write_document(path, points, highest)),
-        (options.html, lambda path: _write_page(path, options, request, points, highest)),
-        (options.trace, lambda path: _write_trace(path, points)),
-    ):
-        if path:
-            found = tried(partial(write, path), path)
-            problems += found
-            if not found:
-                print(f"written to {path}")
+    baseline = options.baseline if options.update else None
+    written, problems = write_files(
+        [
+            (baseline, lambda path: _write_document(path, points, highest)),
+            (options.json, lambda path: _write_document(path, points, highest)),
+            (options.html, lambda path: _write_page(path, options, request, points, highest)),
+            (options.trace, lambda path: _write_trace(path, points)),
+        ]
+    )
+    for path in written:
+        print(f"written to {path}")
     return problems
 
 

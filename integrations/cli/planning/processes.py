@@ -120,7 +120,7 @@ def on_ray(
 ) -> Generator[tuple[int, Result | LostWorker], None, None]:
     """(position, result) of each item as it ends, on the machines of the Ray cluster at `address`
     ("auto": the one that this machine belongs to; "local": this machine alone). OptionError without
-    Ray, or where nobody answers there."""
+    Ray, or where no cluster answers there."""
     try:
         import ray
     except ImportError as error:

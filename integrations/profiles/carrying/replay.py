@@ -65,7 +65,7 @@ def replayed(profile: Profile, durations_ns: Sequence[int]) -> Replayed:
 
 
 class _Moment(NamedTuple):
-    """A runtime call with the events it launches; or an event whose launch nobody saw."""
+    """A runtime call with the events it launches; or an event whose launch was not recorded."""
 
     at_ns: int
     call: int

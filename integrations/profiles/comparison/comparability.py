@@ -1,4 +1,4 @@
-"""What to know before believing a comparison, above all whether both are the same program."""
+"""Checks of a comparison's validity, above all whether both sides are the same program."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What is said where a program fails, or neusight itself."""
+"""Messages for failures of a program, and of neusight itself."""

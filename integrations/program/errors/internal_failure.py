@@ -34,7 +34,7 @@ def debugging(*, on: bool) -> Iterator[None]:
 
 
 def internal_failure_text(error: BaseException) -> str:
-    """An error that nobody foresaw, in a line; with its traceback while debugging."""
+    """An unexpected error, in a line; with its traceback while debugging."""
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""

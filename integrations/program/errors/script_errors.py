@@ -20,7 +20,7 @@ _OF_ARGUMENTS = (RuntimeError, ValueError, TypeError, OSError, NeusightError)
 
 @cache
 def own_folders() -> tuple[str, ...]:
-    """Where neusight, its predictors and its integrations are."""
+    """The folders of neusight, its predictors and its integrations."""
     found = (
         find_spec(name) for name in ("neusight", "neusight.predictors", "neusight.integrations")
     )
@@ -56,7 +56,7 @@ def is_fault_of_neusight(error: BaseException, start: CodeType) -> bool:
 
 
 def is_of_the_depths(error: BaseException) -> bool:
-    """Whether it arose in neusight's own code and nobody meant to raise it."""
+    """Whether it arose in neusight's own code and was not raised on purpose."""
     frames = traceback.extract_tb(error.__traceback__)
     if not frames or not frames[-1].filename.startswith(own_folders()):
         return False

@@ -26,7 +26,7 @@ def add_layer(store: str, covered: str) -> tuple[str, str]:
 
 
 def changes_in(store: str) -> Iterator[Change]:
-    """What the view shows otherwise, by path, where somebody may look for it."""
+    """What the view shows otherwise, by path, except where changes are ignored."""
     for number in sorted(_names_in(f"{store}/{_LAYERS}"), key=int):
         place = f"{store}/{_LAYERS}/{number}"
         covered = os.readlink(f"{place}/{_COVERED}")

@@ -178,7 +178,9 @@ class Supervisor:
                 path, flags | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK, mode
             )
         except OSError as error:
-            if error.errno == errno.ENXIO and not flags & os.O_NONBLOCK:  # a pipe nobody reads yet
+            if (
+                error.errno == errno.ENXIO and not flags & os.O_NONBLOCK
+            ):  # a pipe without a reader yet
                 raise BlockingIOError(errno.EAGAIN, path) from None
             if error.errno in (errno.EFBIG, errno.ENOSPC, errno.EDQUOT):
                 self._record_refused(requested, path)

@@ -1,1 +1,1 @@
-"""How far a recording is, while it runs: a line on a terminal, a line a minute elsewhere."""
+"""Progress of a recording: a status line on a terminal, a line per minute elsewhere."""

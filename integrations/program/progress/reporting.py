@@ -75,7 +75,7 @@ def reporting_progress(session: Session, *, quiet: bool = False) -> Iterator[Non
 
 
 def _place() -> ProgressPlace | None:
-    """Where standard error leads; None where nobody reads it as it is (a test's, a notebook's)."""
+    """Where standard error leads; None where it is captured (by a test or a notebook)."""
     terminal = terminal_of(sys.stderr)
     if terminal is not None:
         return terminal

@@ -91,7 +91,7 @@ class Terminal:
 
 def terminal_of(stream: object) -> Terminal | None:
     """The terminal behind a standard stream that was settled; None where it leads elsewhere, to one
-    that cannot rewrite a line, or was not settled: nobody knows what else is written there.
+    that cannot rewrite a line, or was not settled: what else is written there is unknown.
 
     >>> terminal_of(None) is None
     True

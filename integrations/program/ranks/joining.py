@@ -143,7 +143,7 @@ def refused(first: Recorded, error: Exception) -> Recorded:
 
 
 def _interrupted(first: Recorded | None) -> Recorded:
-    """Nobody knows how far each rank came, so only the first one's steps are shown of."""
+    """How far each rank came is unknown, so only the first one's steps are reported."""
     outcome = Outcome(failure="interrupted", exit_code=ExitCode.INTERRUPTED)
     if first is None:
         return Recorded(replace(outcome, is_lost=True))

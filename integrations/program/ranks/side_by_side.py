@@ -44,8 +44,8 @@ def run_side_by_side(
     wait_s: float,
 ) -> Ranks:
     """Runs these ranks, and what became of them. With `last` those that they exchange anything with
-    run as well, and the last rank where nobody can go on without it; then `others`, which knows
-    what became of the first, a few at a time, each with its own. A wait for a key that nobody sets
+    run as well, and the last rank where no other can go on without it; then `others`, which knows
+    what became of the first, a few at a time, each with its own. A wait for a key that is never set
     ends after `wait_s`. The first rank that fails ends all others.
 
     OptionError where more than 64 ranks exchange something with each other.

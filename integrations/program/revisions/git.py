@@ -20,7 +20,7 @@ _SUBMODULE = "160000"
 
 @dataclass(frozen=True)
 class Revision:
-    """A commit, by the name that somebody asked for; the working tree where `commit` is ""."""
+    """A commit, by the name that was requested; the working tree where `commit` is ""."""
 
     name: str
     commit: str = ""

@@ -1,4 +1,4 @@
-"""Folders with the files of revisions, there for as long as programs run in them."""
+"""Temporary folders with the files of revisions, in which programs run."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _link(tree: Tree, links: Iterable[str]) -> None:
 
 
 def _remove(place: Path) -> None:
-    """The folders, and what the repositories remember of them."""
+    """Removes the folders, and git's record of them."""
     for marker in [path for path in place.rglob(".git") if path.is_file()]:
         kept = marker.read_text(encoding="utf-8").removeprefix("gitdir:").strip()
         if Path(kept).parent.name == "worktrees":
@@ -156,7 +156,7 @@ def _remove(place: Path) -> None:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """While open, Ctrl-C waits for nothing to be left behind."""
+    """Delays Ctrl-C until the block ends, so that nothing is left behind."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -75,7 +75,7 @@ def _summed(x: Tensor) -> Tensor:
 
 
 def split_over_ranks(model: Any, ranks: int) -> None:
-    """Heads and hidden units over the ranks; norms, embeddings and the head on each."""
+    """Splits heads and hidden units over the ranks; norms, embeddings and the head are copied."""
     from transformers import pytorch_utils
 
     layer_of: Any = pytorch_utils.Conv1D  # its constructor has no annotations

@@ -40,7 +40,7 @@ def install_frames(
 
 
 #: How torch words the borders between graphs that let DistributedDataParallel reduce a bucket while
-#: the next one computes (torch/_dynamo/backends/distributed.py, 2.13): nobody is to mend them.
+#: the next one computes (torch/_dynamo/backends/distributed.py, 2.13): they need no fix.
 _INTENDED = "DDPOptimizer intentional graph-break"
 
 

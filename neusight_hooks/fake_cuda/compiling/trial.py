@@ -1,4 +1,4 @@
-"""The program's models compiled without a change of the program: what torch.compile would give."""
+"""Compiles the models of an unmodified program: the gain from torch.compile."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def install_trial(patches: Patches, recorder: Recorder) -> None:
     call = trial.call
 
     def compiled_instead(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        stub = trial.stub(self)  # its truth is its length
+        stub = trial.stub(self)  # `bool()` of it is its length
         return call(self if stub is None else stub, *args, **kwargs)
 
     patches.set(nn.Module, "__call__", compiled_instead)
@@ -45,7 +45,7 @@ class _Replacements:
         self._names: Counter[str] = Counter()
 
     def stub(self, module: nn.Module) -> nn.Module | None:
-        """What runs in the module's place, if the program calls it itself and it is compiled."""
+        """The compiled module, if the program itself calls the module and it is compiled."""
         recorder = self._recorder
         if recorder.mode.is_inside or not recorder.tape.is_open:
             return None

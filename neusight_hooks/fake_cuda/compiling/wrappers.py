@@ -1,4 +1,4 @@
-"""The modules that Inductor writes: text that says all of its kernels, loaded from memory."""
+"""The modules that Inductor writes: text that describes all kernels, loaded from memory."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Wrappers:
         self._warnings: list[str] = []
 
     def begin(self) -> None:
-        """What is collected from here on is of another graph."""
+        """Starts to collect for another graph."""
         self._queries.clear()
         self._warnings.clear()
 
@@ -98,7 +98,7 @@ class Wrappers:
         return tracked
 
     def record_warnings(self, patches: Patches, recorder: Recorder) -> None:
-        """From here on warnings are collected, too."""
+        """Collects warnings from now on, too."""
         warn_once = recorder.warn_once
 
         def tracked(text: str) -> None:

@@ -35,7 +35,7 @@ _keep_alive: list[object] = []
 
 
 def _batch_op() -> Any:
-    """How a batch of transfers is recorded, whoever asked for it: an op of torch 2.12, which
+    """How a batch of transfers is recorded, whatever requested it: an op of torch 2.12, which
     nothing else in 2.11 looks for."""
     if not hasattr(torch.ops._c10d_functional, "batch_p2p_ops"):
         torch_library: Any = torch.library  # has no annotations
@@ -56,7 +56,7 @@ _FIRST_CALLBACK_STREAM = 1000
 
 class _Unfinished(NamedTuple):
     """A collective that still writes a storage: the event at its end, its stream, its name and
-    line, and whether somebody waits for it where nothing is seen (DDP's reducer, in C++)."""
+    line, and whether it is awaited where that cannot be seen (DDP's reducer, in C++)."""
 
     event: int
     stream: int
@@ -82,8 +82,8 @@ class Communication:
     """Writes collectives on the tape, and lets streams wait for them.
 
     A storage that an unfinished collective writes is followed: the first op on another stream that
-    touches it waits where somebody waits unseen, and is shown of where nobody does. `require_rank`
-    is shown of each rank that something is sent to or received from.
+    touches it waits if the collective is awaited unseen, else it is reported. `require_rank`
+    is called with each rank that something is sent to or received from.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Communication:
         self._stacks: dict[str, CallStack] = {}  # equal lines are one object
         #: Ends that each op is looked at, while one is.
         self._stop_watching: Callable[[], None] | None = None
-        # A storage that ends is written by nobody, and its address may come again.
+        # A storage that ended is no longer written, and its address may be reused.
         recorder.storages.on_death.subscribe(self._forget)
 
     def _record_unfinished(self, tensors: Sequence[ForecastTensor], owner: _Unfinished) -> None:
@@ -258,7 +258,7 @@ class Communication:
             self._recorder.tape.wait_for_event(found.event, self._recorder.current_stream)
 
     def follow(self, tensors: Sequence[ForecastTensor], event: int, stream: int, op: str) -> None:
-        """These are ready at the event; whoever touches them earlier waits."""
+        """These are ready at the event; an op that uses them earlier waits."""
         self._record_unfinished(tensors, _Unfinished(event, stream, op, call_site(), None))
 
     def touched(self, func: Any, args: Sequence[Any], kwargs: Any) -> None:
@@ -335,7 +335,7 @@ class PendingWork(dist.Work):
         self.wait()
 
     def is_completed(self) -> bool:
-        """It says that it is: nobody would ask forever."""
+        """Always true: a loop that polls it must end."""
         return True
 
     def is_success(self) -> bool:
@@ -355,7 +355,7 @@ class PendingWork(dist.Work):
         return list(self._tensors)
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """A finished future of the tensors; whoever takes it waits where nothing is seen."""
+        """A finished future of the tensors; its owner waits where that cannot be seen."""
         self.is_awaited_unseen = True
         tensors, self._tensors = self._tensors, []
         future = _Future(self._communication, self.event, self.stream)

@@ -92,4 +92,4 @@ def _rank_of_open_group() -> Rank | None:
     if not dist.is_initialized():
         return None
     world_size = dist.get_world_size()
-    return Rank(dist.get_rank(), world_size, world_size)  # on how many hosts nobody says
+    return Rank(dist.get_rank(), world_size, world_size)  # the number of hosts is not stated

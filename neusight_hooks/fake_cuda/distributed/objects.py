@@ -28,7 +28,7 @@ class Objects:
 
     @property
     def is_alone(self) -> bool:
-        """Whether nobody would read what this rank sends."""
+        """Whether no other rank reads what this one sends."""
         return self._link.is_alone
 
     def send(
@@ -41,7 +41,7 @@ class Objects:
     def receive(
         self, group: Any, source: int | None, *, what: str = "objects sent", tag: int = 0
     ) -> tuple[int, Any]:
-        """From one other rank, or whoever is first; and who that was."""
+        """From one rank, or from the first that sends; with the number of that rank."""
         own = dist.get_rank()
         sources = [one for one in _ranks(group) if one != own] if source is None else [source]
         boxes = [self._box(what, group, one, own, tag) for one in sources]
@@ -104,15 +104,18 @@ class Objects:
         return Inbox(what, text, source, target, tag)
 
 
-def install_objects(patches: Patches, objects: Objects) -> None:
-    """Objects travel between the ranks that run. For others this rank's own stand; where it has
-    none, nobody can answer: UnansweredRankError."""
+class _Functions:
+    """What torch.distributed's functions on objects do, by their names."""
 
-    def all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:
-        objects.send_to_all("objects gathered", obj, group)
-        object_list[:] = objects.gather("objects gathered", obj, group)
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+
+    def all_gather_object(self, object_list: list[Any], obj: Any, group: Any = None) -> None:
+        self._objects.send_to_all("objects gathered", obj, group)
+        object_list[:] = self._objects.gather("objects gathered", obj, group)
 
     def gather_object(
+        self,
         obj: Any,
         object_gather_list: list[Any] | None = None,
         dst: int | None = None,
@@ -121,11 +124,12 @@ def install_objects(patches: Patches, objects: Objects) -> None:
     ) -> None:
         what = f"objects gathered on rank {_global_rank(dst, group_dst, group)}"
         if _global_rank(dst, group_dst, group) != dist.get_rank():
-            objects.send_to_all(what, obj, group)
+            self._objects.send_to_all(what, obj, group)
         elif object_gather_list is not None:
-            object_gather_list[:] = objects.gather(what, obj, group)
+            object_gather_list[:] = self._objects.gather(what, obj, group)
 
     def broadcast_object_list(
+        self,
         object_list: list[Any],
         src: int | None = None,
         group: Any = None,
@@ -134,12 +138,13 @@ def install_objects(patches: Patches, objects: Objects) -> None:
     ) -> None:
         what, source = "objects broadcast", _global_rank(src, group_src, group)
         if source == dist.get_rank():
-            objects.send_to_all(what, list(object_list), group)
+            self._objects.send_to_all(what, list(object_list), group)
         else:
             own = None if any(one is None for one in object_list) else object_list
-            object_list[:] = objects.receive_object(what, own, group, source)
+            object_list[:] = self._objects.receive_object(what, own, group, source)
 
     def scatter_object_list(
+        self,
         scatter_object_output_list: list[Any],
         scatter_object_input_list: list[Any] | None = None,
         src: int | None = None,
@@ -148,12 +153,13 @@ def install_objects(patches: Patches, objects: Objects) -> None:
     ) -> None:
         what, source = "an object scattered", _global_rank(src, group_src, group)
         if source != dist.get_rank():
-            scatter_object_output_list[0] = objects.dealt(what, group, source)
+            scatter_object_output_list[0] = self._objects.dealt(what, group, source)
         elif scatter_object_input_list is not None:
-            objects.deal(what, scatter_object_input_list, group)
+            self._objects.deal(what, scatter_object_input_list, group)
             scatter_object_output_list[0] = scatter_object_input_list[dist.get_rank(group)]
 
     def send_object_list(
+        self,
         object_list: list[Any],
         dst: int | None = None,
         group: Any = None,
@@ -161,9 +167,10 @@ def install_objects(patches: Patches, objects: Objects) -> None:
         group_dst: int | None = None,
         use_batch: bool = False,
     ) -> None:
-        objects.send(list(object_list), group, _global_rank(dst, group_dst, group))
+        self._objects.send(list(object_list), group, _global_rank(dst, group_dst, group))
 
     def recv_object_list(
+        self,
         object_list: list[Any],
         src: int | None = None,
         group: Any = None,
@@ -172,27 +179,27 @@ def install_objects(patches: Patches, objects: Objects) -> None:
         use_batch: bool = False,
     ) -> int:
         is_any = src is None and group_src is None
-        sender, values = objects.receive(
+        sender, values = self._objects.receive(
             group, None if is_any else _global_rank(src, group_src, group)
         )
         object_list[:] = values
         return sender
 
-    def monitored_barrier(group: Any = None, *args: Any, **kwargs: Any) -> None:
+    def monitored_barrier(self, group: Any = None, *args: Any, **kwargs: Any) -> None:
+        self._objects.require_all(group)
+
+
+def install_objects(patches: Patches, objects: Objects) -> None:
+    """Objects travel between the ranks that run. For others this rank's own stand; where it has
+    none, there is no answer: UnansweredRankError."""
+    functions = _Functions(objects)
+    for name in (name for name in vars(_Functions) if not name.startswith("_")):
+        for module in (c10d, dist):
+            patches.set(module, name, _of_members(getattr(functions, name)))
+
+    def monitored_barrier(group: Any, *args: Any, **kwargs: Any) -> None:
         objects.require_all(group)
 
-    answers = (
-        all_gather_object,
-        gather_object,
-        broadcast_object_list,
-        scatter_object_list,
-        send_object_list,
-        recv_object_list,
-        monitored_barrier,
-    )
-    for answer in answers:
-        for module in (c10d, dist):
-            patches.set(module, answer.__name__, _of_members(answer))
     # The method of a group of gloo, which Lightning calls.
     patches.set(dist.ProcessGroup, "monitored_barrier", monitored_barrier)
 

@@ -104,7 +104,7 @@ def _install_rendezvous(patches: Patches, rank: Rank, stores: _Stores, *, is_sta
         *args: Any,
         **kwargs: Any,
     ) -> None:
-        kwargs.pop("rank", None)  # nobody else is here
+        kwargs.pop("rank", None)  # this process is the only rank
         _check_size(rank, world_size, is_stated=is_stated)
         if not is_stated and world_size != 1 and "RANK" not in os.environ:
             raise OptionError(

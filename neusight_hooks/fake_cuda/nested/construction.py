@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def install_nested(patches: Patches, recorder: Recorder) -> None:
-    """Answers `torch.nested` until `patches.restore()`."""
+    """Replaces functions of `torch.nested` until `patches.restore()`."""
     module: Any = torch.nested
     make, take_over = module.nested_tensor, module.as_nested_tensor
     patches.set(module, "nested_tensor", _maker(make, copies=True))
@@ -28,7 +28,7 @@ def install_nested(patches: Patches, recorder: Recorder) -> None:
 
 
 def _moved(source: torch.Tensor, device: Any, dtype: torch.dtype | None) -> NestedTensor:
-    """A nested tensor of the CPU on the GPU."""
+    """A copy on the GPU of a nested tensor on the CPU."""
     copy = torch.ops.aten._to_copy.default
     kind = dtype or source.dtype
     return from_parts([copy(part, device=device, dtype=kind) for part in source.unbind()])

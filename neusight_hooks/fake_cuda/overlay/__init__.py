@@ -1,1 +1,1 @@
-"""Functions on files, exchanged for those that leave the user's files alone."""
+"""Replaces functions on files by ones that leave the user's files alone."""

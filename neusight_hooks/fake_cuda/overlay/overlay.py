@@ -85,7 +85,7 @@ class Overlay:
         visible = self.visible(path, dir_fd, follow=follow)
         if self.store.watch is not None and not self.is_left_alone(visible):
             folder = os.path.dirname(visible)
-            # Others use the temporary folder too, and what is new is nobody's yet.
+            # Other programs use the temporary folder too; a new file has no owner yet.
             if folder != self._temporary and not self.store.is_made(folder):
                 self.store.watch.touch(folder)
         return visible
@@ -101,7 +101,7 @@ class Overlay:
     def _changing(
         self, path: Any, dir_fd: int | None = None, *, follow: bool = False
     ) -> Iterator[str]:
-        """Gives the visible path; inside, nobody else changes the store."""
+        """Gives the visible path; inside, no other thread or process changes the store."""
         visible = self._visible_to_change(path, dir_fd, follow=follow)
         if self.is_left_alone(visible):
             raise LeftAloneError

@@ -1,4 +1,4 @@
-"""Processes that a program starts: they share the run's store."""
+"""Processes that a program starts: they share the store of the run."""
 
 from __future__ import annotations
 

@@ -328,7 +328,7 @@ def _never_open(error: BaseException) -> None:
 
 
 def own_process() -> tuple[RunFolder, StartedProcess] | None:
-    """The folder and the process that this one is started as; None where nobody forecasts it."""
+    """The folder and the process that this one is started as; None where it is not forecast."""
     path, text = os.environ.get(_FOLDER), os.environ.get(_PROCESS)
     if path is None or text is None:
         return None

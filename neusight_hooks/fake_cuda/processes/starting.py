@@ -145,7 +145,7 @@ def _install_programs(patches: Patches, processes: Processes) -> None:
     patches.set(os, "system", system_as_part)
 
 
-#: Modules that start a process on behalf of whoever calls them.
+#: Modules that start a process on behalf of their caller.
 _BETWEEN = ("subprocess", "multiprocessing", "concurrent", "threading", __name__)
 
 

@@ -1,6 +1,6 @@
 """What a run wrote, removed and made, path by path: shown in a line, and kept where asked."""
 
-# Strings, not pathlib: whoever opens a forecast imports this, and it must stay quick to import.
+# Strings, not pathlib: this is imported by every forecast, and must stay quick to import.
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from neusight.fake_cuda.store.leftovers import STORE_PREFIX
 #: Attributes that overlayfs keeps in an upper layer (Documentation/filesystems/overlayfs.rst), as
 #: root and as an ordinary user.
 ATTRIBUTES = ("trusted.overlay.", "user.overlay.")
-#: Folders of files that nobody looks for afterwards.
+#: Folders in which changes are ignored.
 _TEMPORARY = ("/tmp", "/var/tmp")
 #: File in the folder that keeps the run's files with what the script removed.
 REMOVED = "removed-by-the-script.txt"
@@ -120,7 +120,7 @@ def _shown(path: str) -> str:
 
 
 def is_of_no_account(path: str) -> bool:
-    """Whether nobody looks for a change there afterwards: Python's own, neusight's own, or in a
+    """Whether changes there are ignored: Python's own, neusight's own, or in a
     temporary folder that does not hold the working directory."""
     here = os.getcwd()
     if "__pycache__" in path:

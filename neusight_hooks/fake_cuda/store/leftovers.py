@@ -1,6 +1,6 @@
 """What a killed run left in the temporary folder: found by its lock, and removed."""
 
-# Strings, not pathlib: whoever opens a forecast calls this, and it must stay quick to import.
+# Strings, not pathlib: this is called by every forecast, and must stay quick to import.
 
 from __future__ import annotations
 
@@ -127,6 +127,6 @@ def _made_paths(folder: str, path: str = "") -> Iterator[tuple[str, os.stat_resu
 
 
 def _is_of_run(last_ns: int, path: str, status: os.stat_result) -> bool:
-    """What was written after the run's last sign of life is somebody else's, also where it is the
+    """What was written after the run's last sign of life is another program's, also where it is the
     same file."""
     return stat.S_ISDIR(status.st_mode) or status.st_mtime_ns <= last_ns

@@ -42,7 +42,7 @@ _REAL_SLEEP_S = 0.001
 
 
 class SimulatedClock:
-    """Schedules what the recorder records, as far as somebody asks for the time."""
+    """Schedules what the recorder records, as far as the time is queried."""
 
     def __init__(self, recorder: Recorder, price: Pricing, host: HostProfile) -> None:
         self._recorder = recorder

@@ -182,7 +182,7 @@ class LazyModule(ModuleType):
         return bool(self.__dict__["_lazy"].is_loading)
 
     def load(self) -> bool:
-        """Runs its code if nobody did; False while this very thread does."""
+        """Runs its code if that was not done; False while this very thread does."""
         lazy: _Loading = self.__dict__["_lazy"]
         with lazy.lock:
             if lazy.is_loaded or lazy.is_loading:
@@ -202,7 +202,7 @@ class LazyModule(ModuleType):
 
     def _execute(self, lazy: _Loading) -> None:
         name, spec = self.__name__, self.__spec__
-        if sys.modules.get(name) is not self:  # somebody kept it beyond the forecast
+        if sys.modules.get(name) is not self:  # a reference to it outlived the forecast
             self.__dict__.update(vars(importlib.import_module(name)))
             return
         assert spec is not None and spec.loader is not None

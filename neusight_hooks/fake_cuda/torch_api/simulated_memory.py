@@ -63,7 +63,7 @@ class _Counter:
         self.now_requested -= requested
 
     def reset_peak(self) -> None:
-        """The peak starts again from here."""
+        """Resets the peak to the current value."""
         self.peak, self.peak_bytes = self.now, self.now_bytes
         self.peak_requested = self.now_requested
 
@@ -92,7 +92,7 @@ class _Counters:
         self.of_small = (self._pools["large_pool"], self._pools["small_pool"])
 
     def add(self, num_bytes: int, requested: int, is_small: int) -> None:
-        """One more in one pool, and in all."""
+        """Adds one to its pool, and to the total."""
         self.all.add(num_bytes, requested)
         self.of_small[is_small].add(num_bytes, requested)
 
@@ -102,12 +102,12 @@ class _Counters:
         self.of_small[is_small].remove(num_bytes, requested)
 
     def reset_peak(self) -> None:
-        """Peaks start again from here."""
+        """Resets the peaks to the current values."""
         for counter in self._pools.values():
             counter.reset_peak()
 
     def reset_accumulated(self) -> None:
-        """What came and went is counted again from here."""
+        """Resets the accumulated counts."""
         for counter in self._pools.values():
             counter.reset_accumulated()
 
@@ -130,15 +130,15 @@ class _Counted(HistoricPlacement):
         self.segments = _Counters()
 
     def came(self, block: Block) -> None:
-        """One block more."""
+        """Counts an allocated block."""
         self.blocks.add(block.num_bytes, block.requested, block.pool & 1)
 
     def goes(self, block: Block) -> None:
-        """One block less."""
+        """Counts a freed block."""
         self.blocks.remove(block.num_bytes, block.requested, block.pool & 1)
 
     def segment_changed(self, change: SegmentChange) -> None:
-        """CUDA gave memory, or got it back."""
+        """A segment was allocated from CUDA, or returned to it."""
         super().segment_changed(change)
         if change.action in ("segment_alloc", "segment_map"):
             self.segments.add(change.num_bytes, 0, change.is_small)
@@ -271,17 +271,17 @@ class SimulatedMemory:
         placement.segments.reset_peak()
 
     def reset_accumulated(self) -> None:
-        """What came and went is counted again."""
+        """Resets the accumulated counts."""
         placement = self._drained()
         placement.blocks.reset_accumulated()
         placement.segments.reset_accumulated()
 
     def empty_cache(self) -> None:
-        """Unused segments go back."""
+        """Returns unused segments to CUDA."""
         self._recorder.tape.add(EmptyCache())
 
     def set_fraction(self, fraction: float) -> None:
-        """The program may have this share of the GPU's memory."""
+        """Limits the program to this share of the GPU's memory."""
         if not isinstance(fraction, float):
             raise TypeError("Invalid type for fraction argument, must be `float`")
         if not 0 <= fraction <= 1:
@@ -301,7 +301,7 @@ class SimulatedMemory:
         self._apply_settings()
 
     def record_history(self, enabled: str | None = "all", max_entries: int | None = None) -> None:
-        """From here on what happens is kept for snapshots; None ends that."""
+        """Records allocations for snapshots from now on; None ends that."""
         placement = self._drained()
         placement.history = None if enabled is None else History(max_entries)
 

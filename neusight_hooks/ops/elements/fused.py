@@ -81,7 +81,7 @@ def _main_dtype(call: OpSignature) -> str:
 
 @register_op("triton::*", "jiterator::*", "nvrtc::*")
 def user_kernel(call: OpSignature, **others: Argument) -> list[Kernel]:
-    """A kernel that the program brings, of which nobody knows more than its tensors: each is
+    """A kernel that the program brings, of which only its tensors are known: each is
     moved once."""
     num_bytes = sum(spec.num_bytes for spec in call.input_tensors)
     elements = max((spec.numel for spec in call.input_tensors), default=0)

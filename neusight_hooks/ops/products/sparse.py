@@ -30,7 +30,7 @@ def _gathering(
     flops: int = 0,
 ) -> list[Kernel]:
     """A kernel that fetches a row for each non-zero: `reads` once, and rows of `again` as often as
-    they are asked for. Nobody measured it: as other gathers its interval is wide."""
+    they are read. Not measured: its interval is as wide as that of other gathers."""
     if not num_nonzeros or not width:
         return pointwise_kernel("fill", (), (result,)) if result.numel else []
     once = sum(spec.num_bytes for spec in reads if spec is not None)

@@ -48,7 +48,7 @@ class Task(NamedTuple):
 
     @property
     def end_ns(self) -> int:
-        """When it ends, if it waits for nobody."""
+        """When it ends, if it waits for no other task."""
         return self.start_ns + self.duration_ns
 
 
@@ -58,9 +58,9 @@ def tasks_of(timeline: Timeline, step: StepSpan) -> list[Task]:
     A stream runs its kernels in order, and waits for events; the host launches them one after the
     other, and waits where the program synchronizes. What lies between the end of all that a kernel
     waits for and its start (the launch's latency, the gap between kernels) belongs to the kernel,
-    of collectives to nobody. So who lets each task begin as early as it may, and last as long as it
-    says, has the timeline but for these. The step begins on a GPU that has nothing to do: what the
-    step before left running is not waited for.
+    of collectives to none. So a simulator that begins each task as early as possible, with the
+    duration stated here, has the timeline but for these. The step begins on a GPU that has nothing
+    to do: what the step before left running is not waited for.
     """
     graph = _Graph(timeline, step)
     graph.build()

@@ -214,23 +214,16 @@ def write_trace(
     save_trace_text(path, header, events)
 
 
-def save_trace(path: str | Path, trace: Mapping[str, object]) -> None:
-    """Writes what `trace_events` gave, as `write_trace` does."""
-    target = Path(path)
-    header = {key: value for key, value in trace.items() if key != "traceEvents"}
-    with _plain_json(target):
-        events = compact_json(trace["traceEvents"])[1:-1]
-    save_trace_text(target, header, [events])
-
-
 def save_trace_text(path: str | Path, header: Mapping[str, object], events: Sequence[str]) -> None:
     """Writes what `trace_text` gave, as `write_trace` does."""
     target = Path(path)
     # A reader that looks for the last "]" of the file must find that of traceEvents.
     name = target.name.replace("]", "_")
-    with _plain_json(target):
+    try:
         # HTA finds a file's rank by a pattern with a space after the colon; events need none.
         head = json.dumps(header, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise TraceError(f"The trace for {target} is not plain JSON: {error}.") from error
     start = f'{head[:-1]}{", " if header else ""}"traceEvents": ['
     following = (f",{text}" for text in events[1:])
     texts = chain([start, *events[:1]], following, [f'], "traceName": {json.dumps(name)}}}\n'])
@@ -242,14 +235,6 @@ def save_trace_text(path: str | Path, header: Mapping[str, object], events: Sequ
             f"Cannot write the trace to {target}: {error.strerror or error}. "
             "Choose a folder that can be written to."
         ) from error
-
-
-@contextmanager
-def _plain_json(target: Path) -> Iterator[None]:
-    try:
-        yield
-    except (TypeError, ValueError) as error:
-        raise TraceError(f"The trace for {target} is not plain JSON: {error}.") from error
 
 
 #: zlib's level: 6 makes files a twentieth smaller and takes half as long again.

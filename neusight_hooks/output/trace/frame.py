@@ -1,4 +1,4 @@
-"""What frames the lanes of a trace: their names, the profiler's window, the machine."""
+"""Metadata of a trace: names of lanes, the profiler's window, the machine."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def names_of_lanes(
 
 
 def frame_of(log: EventLog, first_ns: int, last_ns: int) -> list[Event]:
-    """What encloses all events: the profiler's own span, and the ends of its window."""
+    """The events around all others: the profiler's own span, and the ends of its window."""
     first, last = log.us(first_ns), log.us(last_ns)
     return [
         {

@@ -20,7 +20,7 @@ SPAN = "1"
 
 
 class RankForecast(NamedTuple):
-    """What one rank did, when, and in which memory."""
+    """The recording of one rank, its timeline and its memory."""
 
     recording: Recording
     timeline: Timeline
@@ -28,7 +28,7 @@ class RankForecast(NamedTuple):
 
 
 def worker_of(recording: Recording, host: str = "host") -> str:
-    """What TensorBoard calls the process: a host and the rank, by which it groups them. Of many
+    """TensorBoard's name of the process: a host and the rank, by which it groups them. Of many
     ranks the hosts are numbered, else it is `host`.
 
     >>> worker_of(Recording((), "H100", "2.13", world_size=16, rank=11, gpus_per_node=8), "mine")

@@ -71,7 +71,7 @@ def refused_by_cuda(func: Any, args: Sequence[Any]) -> bool:
 
 def dtype_error(func: Any, args: Sequence[Any]) -> Exception | None:
     """The error of an op whose kernel for CUDA does not exist for this dtype, in the words of its
-    macro (aten/src/ATen/Dispatch.h); None where there is one, or nobody knows."""
+    macro (aten/src/ATen/Dispatch.h); None where there is one, or that is unknown."""
     if func not in _KERNELS:
         return None
     name, dtypes = _KERNELS[func]

@@ -40,7 +40,7 @@ class OperatorHistory:
         self.last = TapedCalls((), ())
         self.path: list[TapedCalls] = []
         self.num_gaps = 0
-        #: Whether one was found since somebody last asked before which operators matter.
+        #: Whether one was found since the list of operators that matter was last read.
         self.has_new_gaps = False
         self._latest: dict[Key, TapedCalls] = {}
         self._alike: TapedCalls | None = None  # before an earlier entry like the last one

@@ -1,6 +1,6 @@
 """Choices among few and how often each was made: the experts of tokens, and their shares.
 
-Which expert a router prefers nobody knows. Tokens are spread over all in turn, so that each gets
+Which expert a router prefers is unknown. Tokens are spread over all in turn, so that each gets
 its equal share, as the losses that balance routers want it; what is counted of that follows.
 """
 

@@ -41,7 +41,7 @@ def _masked_fill(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> A
 
 
 def _version(tensor: Any) -> int:
-    """How often it was changed; in inference mode nobody counts."""
+    """Its version counter; -1 in inference mode, where there is none."""
     return -1 if tensor.is_inference() else int(tensor._version)
 
 

@@ -41,7 +41,7 @@ def _compress(recorder: Recorder, args: Args, kwargs: Kwargs) -> Any:
 
 def _know_product(recorder: Recorder) -> None:
     """torch declares cuSPARSELt's product when it is first called, with a fake kernel that forgets
-    a default (torch/sparse/semi_structured.py, 2.13); whoever multiplies has packed before."""
+    a default (torch/sparse/semi_structured.py, 2.13); a program packs before it multiplies."""
     module: Any = importlib.import_module("torch.sparse.semi_structured")
     declare = getattr(module, "_ensure_cusparselt_mm_registered", None)
     if declare is not None:

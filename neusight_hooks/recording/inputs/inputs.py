@@ -152,7 +152,7 @@ class StepInputs:
         )  # fmt: skip
         call.is_inference, call.is_function = not torch.is_grad_enabled(), is_function
         if call.is_inference:
-            call.first_storage = self._storages.num_made
+            call.first_storage = self._storages.next_number
             self._record_inference(call, arguments)
         self._open = call
         self._recent.append(call)
@@ -261,7 +261,7 @@ class StepInputs:
         if call is None:
             return
         call.last_sequence = _sequence_nr()
-        call.last_storage = self._storages.num_made
+        call.last_storage = self._storages.next_number
         if len(self._made_by) > _MAX_RECENT:
             self._made_by.clear()
         for tensor in tensors_in(output):

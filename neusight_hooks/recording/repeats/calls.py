@@ -279,7 +279,7 @@ class RepeatedCalls:
         return None if call is None else _Repetition(call, whole, state)
 
     def _number_of_new(self, tensor: ForecastTensor) -> int | None:
-        """The number of its storage where that is its own and nobody knows its values."""
+        """The number of its storage where that is its own and its values are unknown."""
         num_bytes = tensor.untyped_storage().nbytes()
         is_whole = num_bytes == tensor.numel() * tensor.element_size()
         is_new = is_whole and tensor not in self.known and not tensor.requires_grad

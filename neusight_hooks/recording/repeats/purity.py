@@ -22,7 +22,7 @@ aten = torch.ops.aten
 #: Code whose Python objects the program does not see change, but for what is named below.
 _TRUSTED = ("torch.", "neusight.")
 
-#: Code of Python itself, which is trusted as whoever calls it is.
+#: Code of Python itself, which is trusted as its caller is.
 _PYTHON = (f"{sysconfig.get_path('stdlib')}/", "<frozen ")
 
 #: What asks for the time or the memory, starts others, or sets a seed.

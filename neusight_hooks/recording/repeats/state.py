@@ -21,7 +21,7 @@ import torch
 #: Where `torch.nn.Module` looks for a call in place of `forward`; what is there is torch's or ours.
 COMPILED_CALL = "_compiled_call_impl"
 
-#: Objects looked at; of a state beyond that nobody says whether it changed.
+#: Objects looked at; of a larger state it is not known whether it changed.
 _MAX_OBJECTS = 20_000
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), range, PurePath, torch.dtype,
@@ -89,7 +89,7 @@ def state_of(roots: Iterable[object]) -> State | None:
     return found
 
 
-#: What an object holds, in a list; None where nobody can say.
+#: What an object holds, in a list; None where that is unknown.
 _Reader = Callable[[Any], "list[Any] | None"]
 
 

@@ -56,7 +56,7 @@ _ROUNDS_BY_HAND = 32
 _LEAST_REPEATS = 4
 
 
-#: Ops (about 20 seconds) after which nobody waits for the end of a method that calls modules, and
+#: Ops (about 20 seconds) after which the end of a method that calls modules is not awaited, and
 #: (about a second) after which one such call beyond the first is enough.
 _MAX_OPS_OF_METHOD = 1_000_000
 _OPS_OF_LONG_METHOD = 50_000
@@ -460,7 +460,7 @@ class StepCutter:
     # -- cutting --------------------------------------------------------------------------------
 
     def _take_forwards(self) -> None:
-        """Forward passes with gradients that nobody uses are inference."""
+        """Forward passes with gradients that are not used are inference."""
         found: list[int] = []
         for end, turn in self._forward_ends:
             found += self._returns.take(turn, end)

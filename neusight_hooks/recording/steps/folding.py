@@ -40,7 +40,7 @@ class FoldedSteps:
         return is_repeated
 
     def take_back(self) -> None:
-        """The last one is no step."""
+        """Removes the last step."""
         last = self.steps.pop()
         if last.count > 1:
             self.steps.append(replace(last, count=last.count - 1))
@@ -48,7 +48,7 @@ class FoldedSteps:
         self.num_eval -= last.kind == "eval"
 
     def count_as_setup(self) -> None:
-        """None of them so far is of training or inference."""
+        """Counts all steps so far as setup."""
         self.steps = [replace(step, kind="setup") for step in self.steps]
         self.num_train = self.num_eval = 0
 

@@ -21,7 +21,7 @@ from neusight.recording.tape import (
 
 
 class _ReadLater(Sequence[Operator]):
-    """Operators that are put together when somebody reads them: most recordings are made for their
+    """Operators that are put together when they are read: most recordings are made for their
     figures alone."""
 
     @cached_property

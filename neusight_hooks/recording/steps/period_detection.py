@@ -64,7 +64,7 @@ class PeriodDetector:
         return self._decided() if may_decide else []
 
     def settle(self) -> list[int]:
-        """As `take`, where nobody waits any longer: the last turns decide, if they repeat."""
+        """As `take`, at the end: the last turns decide, if they repeat."""
         if self.pattern or not self._tokens:
             return []
         found = self._decided()

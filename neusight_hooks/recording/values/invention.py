@@ -17,7 +17,7 @@ FLOAT_DECAY = 0.99
 #: Unknown integers (a token, a length, a count).
 UNKNOWN_INT = 1
 
-#: Share of True in a mask whose values nobody knows.
+#: Share of True in a mask whose values are unknown.
 MASK_DENSITY = 0.5
 
 

@@ -123,7 +123,7 @@ class KnownValues:
         self._long_floats.discard(key)
 
     def forget_written(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """An op writes over some of its arguments, nobody knows what."""
+        """An op writes unknown values over some of its arguments."""
         if not self._flat:
             return
         for position, parameter in enumerate(func._schema.arguments):

@@ -1,4 +1,4 @@
-"""Parameters on the CPU that hold no data until somebody computes on them."""
+"""Parameters on the CPU that hold no data until an op computes on them."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def without_data_on_meta(source: torch.Tensor, kwargs: Mapping[str, Any]) -> tor
 
 def _needs_no_data(func: Any, args: Sequence[Any], tensors: Sequence[torch.Tensor]) -> bool:
     """Whether the op only copies parameters or writes over them; else its result is a number that
-    somebody wants."""
+    the program uses."""
     name = func._schema.name
     if name == "aten::copy_":
         return isinstance(args[0], ForecastTensor)

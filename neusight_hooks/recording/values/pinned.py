@@ -31,7 +31,7 @@ class _Count:
 
 class PinnedCounts:
     """Blocks of pinned memory as PyTorch's allocator counts them: rounded up to a power of two,
-    and kept for whoever asks next (CachingHostAllocator.h)."""
+    and kept for the next allocation (CachingHostAllocator.h)."""
 
     def __init__(self) -> None:
         self._blocks, self._bytes = _Count(), _Count()
@@ -76,12 +76,12 @@ class PinnedCounts:
         }
 
     def reset_peak(self) -> None:
-        """Peaks start again from here."""
+        """Resets the peaks to the current values."""
         for count in (self._blocks, self._bytes, self._used, self._used_bytes):
             count.peak = count.current
 
     def reset_accumulated(self) -> None:
-        """What came and went is counted again from here."""
+        """Resets the accumulated counts."""
         for count in (self._blocks, self._bytes, self._used, self._used_bytes):
             count.allocated = count.freed = 0
 

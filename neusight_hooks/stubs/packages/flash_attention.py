@@ -172,7 +172,7 @@ def flash_attn_with_kvcache(
     return_softmax_lse: bool,
 ) -> Any:
     """One step of decoding: new keys and values go into the caches, all in one kernel. A cache
-    whose lengths are a tensor counts as full, since nobody knows what the tensor holds."""
+    whose lengths are a tensor counts as full, since the values of the tensor are unknown."""
     refuse_what_cuda_refuses(q)
     length = cached_length(k_cache, block_table, k, cache_seqlens)
     out, statistics = _outputs(q)

@@ -190,7 +190,6 @@ def _launch_compiled(kernel: Any, grid: Any, given: dict[str, Any]) -> None:
 #: Functions of triton.language that write through their first argument, and Python's own that a
 #: kernel may call.
 _WRITING = ("store", "atomic_")
-_READING = ("range", "min", "max", "float", "int")
 
 
 def _written_by(fn: Callable[..., Any], parameters: Sequence[str]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Recordings of ranks that were stopped at their own moments, cut to where all of them are."""
+"""Cuts the recordings of ranks that were stopped at different moments to what all of them did."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def without_broken_step(recording: Recording) -> Recording:
 
 
 def cut_alike(recordings: Sequence[Recording], *, stopped: Collection[int]) -> list[Recording]:
-    """The recordings up to the training step (inference step, where nobody trains) that each of the
-    ranks came to that were `stopped` early. What a rank did not do though nobody stopped it stays
+    """The recordings up to the training step (inference step, without training) that each of the
+    ranks came to that were `stopped` early. What a rank did not do though it was not stopped stays
     missing.
 
     Where the first such steps of two ranks do not hold the same calls, their steps are not the
@@ -56,7 +56,7 @@ _Calls = Counter[tuple[str, ...]]
 
 
 def _calls(recording: Recording, ranks: frozenset[int]) -> list[_Calls]:
-    """Those of each step."""
+    """The calls of each step."""
     return [
         Counter(
             part.key
@@ -84,7 +84,7 @@ def _times(calls: _Calls, count: int) -> _Calls:
 
 
 def _least(each: Sequence[_Calls]) -> _Calls:
-    """Of each call what those who make it at all make at least."""
+    """For each call, the fewest that any rank makes which makes it at all."""
     keys = {key for found in each for key in found}
     return Counter({key: min(found[key] for found in each if found[key]) for key in keys})
 
@@ -97,7 +97,7 @@ def _most(each: Sequence[_Calls]) -> _Calls:
 def _cut_by_calls(
     recordings: Sequence[Recording], calls: Sequence[list[_Calls]]
 ) -> list[Recording]:
-    """Cut until each call is one that all came to who are to make it."""
+    """Cut until each call was reached by all ranks that take part in it."""
     counts = [[step.count for step in one.steps] for one in recordings]
     while True:
         totals = [_total(found, kept) for found, kept in zip(calls, counts, strict=True)]

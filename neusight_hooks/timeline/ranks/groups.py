@@ -50,7 +50,7 @@ class Part(NamedTuple):
 
 
 def parts_of(call: OpCall, rank: int) -> tuple[Part, ...]:
-    """With whom a rank meets in a call: nobody, a group, or each end of its transfers."""
+    """The ranks that a rank meets in a call: none, a group, or each end of its transfers."""
     signature = call.signature
     found = _GROUP.search(_group_text(signature))
     if found is None:

@@ -11,7 +11,7 @@ from neusight.timeline.launches import Launch, nanoseconds
 from neusight.timeline.ranks.meetings import Appointment, Meetings
 from neusight.timeline.streams import LAUNCH_QUEUE_DEPTH, Streams
 
-#: The time of an event that is recorded but has not happened, as far as anybody knows.
+#: The time of an event that is recorded but has not happened, as far as is known.
 _UNKNOWN = -1
 
 #: Called when a held kernel runs: its position, start and duration, and how long it waited in it.
@@ -93,12 +93,12 @@ class HeldStreams(Streams):
         return stream in self._held
 
     def is_unknown(self, event: int) -> bool:
-        """Whether nobody knows yet when an event happens."""
+        """Whether the time of an event is still unknown."""
         events, event = self._home_of(event)
         return events.get(event) == _UNKNOWN
 
     def is_full(self, stream: int, num_launches: int) -> bool:
-        """Whether so many launches more would block the host, nobody knows until when."""
+        """Whether so many launches more would block the host for an unknown time."""
         return self._num_held[stream] + num_launches > LAUNCH_QUEUE_DEPTH
 
     def waiting(self) -> Iterator[Appointment]:

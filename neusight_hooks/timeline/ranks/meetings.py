@@ -40,8 +40,8 @@ class Appointment(NamedTuple):
 class Meetings:
     """Ranks come to their appointments, each once; who has come waits there for the others.
 
-    `ranks` are those that are run. One that is not is stood for by those that are, so nobody waits
-    for it.
+    `ranks` are those that are run. One that is not is represented by those that are, so no rank
+    waits for it.
     """
 
     def __init__(self, ranks: Collection[int]) -> None:
@@ -68,7 +68,7 @@ class Meetings:
         self._came.setdefault(key, []).append((appointment, now_ns))
 
     def complete_ns(self, appointment: Appointment) -> int | None:
-        """When the last one came; None while somebody is missing, and where one of them came for
+        """When the last one came; None while one is missing, and where one of them came for
         something else than the others."""
         came = self._came.get((appointment.part.key, appointment.number), ())
         if len(came) < len(appointment.ranks) or len({one.part.what for one, _ in came}) > 1:

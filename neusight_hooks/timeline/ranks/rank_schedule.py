@@ -15,7 +15,7 @@ from neusight.timeline.scheduler import Scheduler
 from neusight.timeline.spans import Timeline
 from neusight.timeline.steps import Passage, StepEnd
 
-#: When a kernel starts that is held: nobody knows yet.
+#: The start of a kernel that is held: not known yet.
 _UNKNOWN = -1
 
 
@@ -57,7 +57,7 @@ class RankSchedule:
             moved = True
 
     def waiting(self) -> list[Appointment]:
-        """The meetings that its streams wait in for somebody who has not come."""
+        """The meetings in which its streams wait for another rank."""
         return list(self._scheduler.held.waiting())
 
     def timeline(self) -> Timeline:
@@ -110,7 +110,7 @@ class _RankScheduler(Scheduler):
         self._meetings = meetings
 
     def is_blocked_at(self, entry: Entry) -> bool:
-        """Whether the host has to wait in this entry until nobody knows when."""
+        """Whether the host has to wait in this entry for an unknown time."""
         held = self.held
         if isinstance(entry, Synchronize):
             if entry.event is not None:

@@ -1,4 +1,4 @@
-"""Which ranks do the same: recordings whose steps hold the same work, whoever it is shared with."""
+"""Which ranks do the same: recordings whose steps hold the same work, with whichever partners."""
 
 from __future__ import annotations
 

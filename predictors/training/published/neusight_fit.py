@@ -38,10 +38,9 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-#: Hidden layers as published and how wide those are that the package keeps: a sixteenth of the
-#: weights.
+#: Hidden layers as published, and how wide those are that the package keeps: a sixteenth of the
+#: weights (512 as published).
 NUM_LAYERS = 8
-PUBLISHED_WIDTH = 512
 WIDTH = 128
 
 #: Rows that a network sees in training, counted each time, and its epochs at most; those of the
@@ -133,7 +132,7 @@ def _trained(
 def _class_of(
     vendor: str, name: str, parts: Sequence[CutRows], effort: _Effort, *, share: float = 1.0
 ) -> TrainedClass:
-    """A class trained on these GPUs; nobody knows yet how far it is off."""
+    """A class trained on these GPUs; its error is not known yet."""
     provenance = {
         "gpus": [part.gpu.name for part in parts],
         "num_rows": sum(len(part.kernels) for part in parts),

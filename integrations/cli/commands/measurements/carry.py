@@ -9,7 +9,7 @@ from neusight.exit_codes import ExitCode
 from neusight.integrations.cli.arguments import add_options
 from neusight.integrations.cli.files import report_problems, tried, write_json, write_traces
 from neusight.integrations.report.side_by_side import lay_side_by_side, parse_prices
-from neusight.predictors.errors import OptionError, UnsupportedKernelError
+from neusight.predictors.errors import UnsupportedKernelError
 from neusight.predictors.registry import require_predictor
 from neusight.predictors.terminal_text import printable_text
 
@@ -44,13 +44,7 @@ def run(options: argparse.Namespace) -> int:
         dict.fromkeys(find_gpu(name).name for text in options.to for name in text.split(","))
     )
     require_predictor(options.predictor)
-    prices = parse_prices(options.price)
-    unasked = [name for name in prices if name not in names]
-    if unasked:
-        raise OptionError(
-            f"--price names {unasked[0]}, which is not among the GPUs asked for:"
-            f" {', '.join(names)}. Add --to {unasked[0]}, or leave its price out."
-        )
+    prices = parse_prices(options.price, gpus=names)
     profile = read_profile(options.profile, keep_arguments=True)
     forecasts, left_out = [], {}
     for name in names:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from neusight.exit_codes import ExitCode
-from neusight.integrations.cli.files import report_problems, tried, write_json, write_text
+from neusight.integrations.cli.files import report_problems, write_files, write_json, write_text
 from neusight.integrations.program.options import ProgramOptions
 from neusight.predictors.errors import OptionError
 from neusight.predictors.registry import (
@@ -89,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
         report = score_folder(options.data, predictors=names)
     left_out = [printable(f"left out: {reason}") for reason in report.left_out]
     _show("\n".join([table_of(report.rows, every_size=options.sizes), *left_out]))
-    problems = _written(options.json, lambda path: write_json(path, report.to_json()))
+    problems = _written((options.json, lambda path: write_json(path, report.to_json())))
     report_problems(problems)
     return ExitCode.WRONG_USE if problems else ExitCode.OK
 
@@ -155,19 +155,17 @@ def _write_suite(options: argparse.Namespace, report: SuiteReport) -> list[str]:
 
     tables = "\n".join(markdown(table, report.predictors) for table in report.tables)
     rows = csv_text(report.suite, report.results, report.left_out)
-    return [
-        *_written(options.json, lambda path: write_json(path, report.to_json())),
-        *_written(options.csv, lambda path: write_text(path, rows)),
-        *_written(options.markdown, lambda path: write_text(path, tables)),
-    ]
+    return _written(
+        (options.json, lambda path: write_json(path, report.to_json())),
+        (options.csv, lambda path: write_text(path, rows)),
+        (options.markdown, lambda path: write_text(path, tables)),
+    )
 
 
-def _written(path: str | None, write: Callable[[str], object]) -> list[str]:
-    """Writes the file, if one was asked for, and names it; what went wrong."""
-    if not path:
-        return []
-    problems = tried(lambda: write(path), path)
-    if not problems:
+def _written(*files: tuple[str | None, Callable[[str], object]]) -> list[str]:
+    """Writes the files that were asked for, and names them; what went wrong."""
+    written, problems = write_files(files)
+    for path in written:
         _show(f"written to {path}")
     return problems
 

@@ -112,7 +112,7 @@ class Entries:
         return content
 
     def _leave_aside(self, path: Path, reason: str) -> None:
-        """A file that nobody can use goes, so that it is shown of once."""
+        """Removes a file that cannot be used, so that it is reported once."""
         with suppress(OSError):
             path.unlink()
         if not self._has_reported:

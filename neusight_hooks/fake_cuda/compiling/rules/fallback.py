@@ -1,4 +1,4 @@
-"""What cannot be compiled here runs eager, and is named; what torch itself refuses, it refuses."""
+"""Runs what cannot be compiled here eagerly, and reports it; errors of torch itself are raised."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LINE = "neusight_line_of_graph"
 
 
 def install_fallback(patches: Patches, mode: ForecastMode, warn: Callable[[str], None]) -> None:
-    """A graph that Inductor fails on is forecast as eager, with a line that names it."""
+    """Forecasts a graph that Inductor fails on as eager, with a warning that names it."""
     _install_frames(patches, warn)
     _install_graphs(patches, mode, warn)
 
@@ -54,7 +54,7 @@ def _install_frames(patches: Patches, warn: Callable[[str], None]) -> None:
 
 
 def _install_graphs(patches: Patches, mode: ForecastMode, warn: Callable[[str], None]) -> None:
-    """Compiling a graph is nothing that the program does. A backward's graph is compiled inside
+    """Compiling is not recorded as work of the program. A graph of a backward is compiled inside
     `backward()`, where no frame could run eager instead: its ops run one by one."""
     from torch._inductor import compile_fx
 
@@ -126,7 +126,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _ops_one_by_one(graph: Any) -> Any:
-    """What stands for compiled code: the graph that AOTAutograd made."""
+    """Replaces compiled code by the graph that AOTAutograd made, op by op."""
     from torch._inductor.output_code import MockFXGraphCacheOutput
 
     def run(inputs: list[Any]) -> Any:

@@ -311,7 +311,7 @@ class _Receiving(dist.Work):
         return True
 
     def is_completed(self) -> bool:
-        """Whoever asks waits: nobody would ask forever."""
+        """Waits, and is true: a loop that polls it must end."""
         return self.wait()
 
     def _source_rank(self) -> int:
@@ -334,7 +334,7 @@ class _Together(dist.Work):
         return True
 
     def is_completed(self) -> bool:
-        """Whoever asks waits."""
+        """Waits, and is true."""
         return self.wait()
 
 

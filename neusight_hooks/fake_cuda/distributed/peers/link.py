@@ -26,7 +26,7 @@ _LENGTH = struct.Struct("<Q")
 
 
 class Link(Protocol):
-    """How a rank reaches the others. Whatever waits raises UnansweredRankError where nobody will
+    """How a rank reaches the others. Whatever waits raises UnansweredRankError where no rank will
     ever answer, HangError where ranks wait for each other, EnoughSteps where it is to stop because
     others did."""
 
@@ -61,7 +61,7 @@ class Link(Protocol):
         ...
 
     def ask(self, operation: str, *arguments: Any) -> Any:
-        """An operation of the store that waits for nobody."""
+        """An operation of the store that does not wait."""
         ...
 
 
@@ -102,7 +102,7 @@ class _Request:
         return found
 
     def ask(self, operation: str, *arguments: Any) -> Any:
-        """An operation of the store that waits for nobody."""
+        """An operation of the store that does not wait."""
         return self._value((operation, *arguments))
 
     def _value(self, request: tuple[Any, ...]) -> Any:
@@ -143,7 +143,7 @@ class SingleRankLink(_Request):
         self._lock = threading.Lock()
 
     def post(self, messages: Mapping[Inbox, bytes]) -> None:
-        """Nobody will read them."""
+        """Does nothing: no rank reads them."""
 
     def _answered(self, request: tuple[Any, ...]) -> Reply:
         with self._lock:

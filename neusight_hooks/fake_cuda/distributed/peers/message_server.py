@@ -65,7 +65,7 @@ class _Waiting(NamedTuple):
 
 @dataclass
 class _InboxState:
-    """The messages of an inbox that somebody may still read, by number."""
+    """The messages of an inbox that may still be read, by number."""
 
     messages: dict[int, bytes] = field(default_factory=dict)
     num_posted: int = 0
@@ -75,10 +75,10 @@ class _InboxState:
 class MessageServer:
     """Knows who runs, who waits for what, and answers as soon as it can.
 
-    `start` makes a rank run that another one needs, and `reserve` where nobody can go on without
+    `start` makes a rank run that another one needs, and `reserve` where no rank can go on without
     it; without `start` the ranks are those that were begun, and all others are omitted. Who
     waits is answered through `answers`, which is to be emptied after each call. What is answered
-    does not depend on who is quicker: that a rank is not run counts only once nobody can go on.
+    does not depend on who is quicker: that a rank is not run counts only once no rank can go on.
     With `start`, where ranks run one after the other, one that has ended counts as one that is not
     run; `unmet` says of which that was wrong.
     """
@@ -124,7 +124,7 @@ class MessageServer:
             self._start(rank)
 
     def interrupt(self) -> None:
-        """Ctrl-C: nobody waits from now on."""
+        """Ctrl-C: no rank waits from now on."""
         self._is_interrupted = True
         self._reply_to_waiting()
 
@@ -164,7 +164,7 @@ class MessageServer:
 
     @property
     def waiting_for_keys(self) -> Iterable[int]:
-        """The ranks that wait for keys, which nobody is known to set."""
+        """The ranks that wait for keys which no rank is known to set."""
         return [
             rank for rank, waiting in self._waiting.items() if isinstance(waiting.wanted, StoreKeys)
         ]
@@ -172,7 +172,7 @@ class MessageServer:
     # -- the store --------------------------------------------------------------------------------
 
     def set(self, key: str, value: bytes) -> None:
-        """A key has this value from now on."""
+        """Sets the value of a key."""
         self._store[key] = value
         self._reply_to_waiting()
 
@@ -186,13 +186,13 @@ class MessageServer:
         return expected if found is None else found
 
     def add(self, key: str, amount: int) -> int:
-        """Counts a key up; what it is then."""
+        """Adds to a counter; its new value."""
         total = int(self._store.get(key, b"0")) + amount
         self.set(key, str(total).encode())
         return total
 
     def append(self, key: str, value: bytes) -> None:
-        """Puts more behind what a key has."""
+        """Appends to the value of a key."""
         self.set(key, self._store.get(key, b"") + value)
 
     def check(self, keys: Sequence[str]) -> bool:
@@ -204,7 +204,7 @@ class MessageServer:
         return [self._store[key] for key in keys]
 
     def delete(self, key: str) -> bool:
-        """Removes a key; whether it was there."""
+        """Removes a key; whether it was set."""
         return self._store.pop(key, None) is not None
 
     def list_keys(self, prefix: str) -> list[str]:
@@ -304,7 +304,7 @@ class MessageServer:
         return f"no rank can continue: {'; '.join(lines)}" if lines else ""
 
     def _end_all(self) -> None:
-        """Nobody can go on. Where one was stopped early, its partners are to stop too; else it is
+        """No rank can go on. Where one was stopped early, its partners are to stop too; else it is
         an error of all, sent to one: with it the others are ended."""
         if "early" in self._ended.values():
             for rank in self._waiting:

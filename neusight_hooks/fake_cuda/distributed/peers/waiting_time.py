@@ -59,7 +59,7 @@ class WaitingTime:
             self._missing, self._slept_s, self._num_sleeps = "", 0.0, 0
 
     def _end_if_late(self) -> None:
-        is_loop = self._missing or self._num_sleeps > 1  # one long sleep waits for nobody
+        is_loop = self._missing or self._num_sleeps > 1  # one long sleep waits for no rank
         if not is_loop or max(self._slept_s, _now() - self._began) <= self._wait_s:
             return
         what = f'the key "{self._missing}"' if self._missing else "something"

@@ -1,4 +1,4 @@
-"""What torch keeps of meshes from call to call."""
+"""Torch's caches by device mesh."""
 
 from __future__ import annotations
 

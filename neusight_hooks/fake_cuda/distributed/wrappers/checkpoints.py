@@ -37,7 +37,7 @@ def _bound(patch: Callable[[Patches, Any], None], patches: Patches) -> Callable[
 
 
 def _plan_alone(patches: Patches, module: Any) -> None:
-    """A plan is made of this rank's part; nobody else coordinates, and nothing is scattered."""
+    """A plan is made of this rank's part; no other rank coordinates, and nothing is scattered."""
     wrapper = module._DistWrapper
     make = wrapper.__init__
 

@@ -1,4 +1,4 @@
-"""What torch.backends.cuda says of attention kernels: which a call could take."""
+"""torch.backends.cuda's queries of attention kernels: which of them a call could use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _QUERIES = {
 def install_attention_queries(
     patches: Patches, gpu: GPU, on_query: Callable[[str, object], None]
 ) -> None:
-    """They answer until `patches.restore()`."""
+    """Installs them until `patches.restore()`."""
     core: Any = torch._C
 
     def can_use(kernel: str) -> Callable[..., bool]:

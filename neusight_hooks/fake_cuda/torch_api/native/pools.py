@@ -45,7 +45,7 @@ class _MemPool:
 
 
 def install_pools(patches: Patches, recorder: Recorder) -> None:
-    """They answer until `patches.restore()`."""
+    """Installs them until `patches.restore()`."""
     pool_class = type("MemPool", (_MemPool,), {"_recorder": recorder, "__module__": "torch.cuda"})
     for module in (torch.cuda, torch.cuda.memory):
         patches.set(module, "MemPool", pool_class)

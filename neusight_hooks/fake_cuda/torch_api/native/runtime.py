@@ -34,30 +34,15 @@ class _Runtime:
 
     cudaError = _CudaError
 
-    def __init__(self) -> None:
-        self.is_profiling = False
-
     def cudaGetErrorString(self, error: int) -> str:
         """The words for an error."""
         return "no error" if error == _CudaError.success else f"error {int(error)}"
 
-    def cudaProfilerStart(self) -> int:
-        """A profiler of NVIDIA's listens from here on; none is there."""
-        self.is_profiling = True
+    def _succeed(self, *arguments: int) -> int:
+        """There is no profiler of NVIDIA's to start, and no driver to register memory with."""
         return _CudaError.success
 
-    def cudaProfilerStop(self) -> int:
-        """It no longer does."""
-        self.is_profiling = False
-        return _CudaError.success
-
-    def cudaHostRegister(self, address: int, num_bytes: int, flags: int) -> int:
-        """The memory counts as pinned for the driver."""
-        return _CudaError.success
-
-    def cudaHostUnregister(self, address: int) -> int:
-        """It no longer does."""
-        return _CudaError.success
+    cudaProfilerStart = cudaProfilerStop = cudaHostRegister = cudaHostUnregister = _succeed
 
     def cudaMemGetInfo(self, device: int = 0) -> tuple[int, int]:
         """Bytes that are free, and all."""

@@ -1,4 +1,4 @@
-"""Settings of a CUDA build that a program makes and reads back."""
+"""Settings of a CUDA build that programs write and read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from neusight.fake_cuda.patching import Patches
 if TYPE_CHECKING:
     from neusight.recording.tape import Listeners
 
-#: The settings: what reads and what writes each in torch._C, and its value before anybody sets it
+#: The settings: what reads and what writes each in torch._C, and its value before it is set
 #: (aten/src/ATen/Context.h and aten/src/ATen/cuda/tunable/Tunable.h, torch 2.13).
 _SETTINGS: dict[str, tuple[str, str, object]] = {
     "metadata": ("_cuda_getMemoryMetadata", "_cuda_setMemoryMetadata", ""),
@@ -61,7 +61,7 @@ def install_switches(
     on_wait: Listeners[[str]],
     warn: Callable[[str], None],
 ) -> None:
-    """They answer until `patches.restore()`."""
+    """Installs them until `patches.restore()`."""
     core: Any = torch._C
     values = {key: first for key, (_, _, first) in _SETTINGS.items()}
     for key, (getter, setter, _) in _SETTINGS.items():

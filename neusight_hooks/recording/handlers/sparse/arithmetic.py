@@ -20,6 +20,7 @@ from neusight.recording.handlers.sparse.pattern import (
 from neusight.recording.handlers.sparse.tensor import (
     SparseTensor,
     compressed,
+    computed_values,
     coordinates,
     is_sparse,
     launch,
@@ -121,12 +122,8 @@ def _multiply_dense(sparse: SparseTensor, dense: Any) -> Any:
 
 
 def _gathered(pattern: SparseTensor, dense: Any) -> Any:
-    recorder = recorder_of(pattern)
-    values = pattern.parts.values
-    out = recorder.new_tensor(tuple(values.shape), dense.dtype, values)
-    given = {"self": dense, "indices": pattern.parts.plain}
-    launch(recorder, "aten::sparse_mask", given, (out,))
-    return out
+    indices = pattern.parts.plain
+    return computed_values("aten::sparse_mask", pattern, dense.dtype, self=dense, indices=indices)
 
 
 def _common(first: SparseTensor, second: SparseTensor) -> SparseTensor:
@@ -301,14 +298,11 @@ def _mask(func: Any, self: Any, mask: SparseTensor) -> SparseTensor:
     """What another tensor has at the coordinates of this one."""
     coo = _as_coo(mask)
     if is_sparse(self):
-        recorder = recorder_of(coo)
-        source = coalesced(_as_coo(self))
-        values = recorder.new_tensor(tuple(coo.parts.values.shape), self.dtype, coo.parts.values)
-        given = {
-            "indices": source.parts.plain, "values": source.parts.values,
-            "mask": coo.parts.plain,
-        }  # fmt: skip
-        launch(recorder, "aten::_sparse_mask_projection", given, (values,))
+        source = coalesced(_as_coo(self)).parts
+        values = computed_values(
+            "aten::_sparse_mask_projection", coo, self.dtype,
+            indices=source.plain, values=source.values, mask=coo.parts.plain,
+        )  # fmt: skip
     else:
         values = _gathered(coo, self)
     out = with_values(coo, values)
@@ -361,34 +355,25 @@ def _sum_over(
 @on_sparse(aten._sparse_sum_backward.default)
 def _sum_backward(func: Any, grad: Any, self: SparseTensor, dim: Sequence[int]) -> Any:
     """The gradient at each coordinate of the input, which is gathered."""
-    recorder = recorder_of(self)
-    source = grad.parts.values if is_sparse(grad) else grad
-    values = recorder.new_tensor(tuple(self.parts.values.shape), source.dtype, self.parts.values)
-    given = {"self": source, "indices": self.parts.plain}
-    launch(recorder, "aten::sparse_mask", given, (values,))
-    return with_values(self, values)
+    return with_values(self, _gathered(self, grad.parts.values if is_sparse(grad) else grad))
 
 
 @on_sparse(*_overloads("_sparse_softmax", "_sparse_log_softmax"))
 def _softmax(func: Any, self: SparseTensor, dim: int, *args: Any) -> SparseTensor:
     """Over the elements that are there (SoftMax.cu)."""
     whole = coalesced(self)
-    recorder = recorder_of(whole)
-    values = recorder.new_tensor(tuple(whole.parts.values.shape), self.dtype, whole.parts.values)
-    given = {"indices": whole.parts.plain, "values": whole.parts.values}
-    launch(recorder, func._schema.name, given, (values,))
-    return with_values(whole, values)
+    plain, values, _ = whole.parts
+    found = computed_values(func._schema.name, whole, self.dtype, indices=plain, values=values)
+    return with_values(whole, found)
 
 
 @on_sparse(*_overloads("_sparse_softmax_backward_data", "_sparse_log_softmax_backward_data"))
 def _softmax_backward(
     func: Any, grad_output: SparseTensor, output: SparseTensor, dim: int, self: SparseTensor
 ) -> SparseTensor:
-    recorder = recorder_of(output)
-    like = output.parts.values
-    values = recorder.new_tensor(tuple(like.shape), like.dtype, like)
-    given = {
-        "indices": output.parts.plain, "values": like, "grad": grad_output.parts.values,
-    }  # fmt: skip
-    launch(recorder, func._schema.name, given, (values,))
-    return with_values(output, values)
+    plain, values, _ = output.parts
+    found = computed_values(
+        func._schema.name, output, values.dtype,
+        indices=plain, values=values, grad=grad_output.parts.values,
+    )  # fmt: skip
+    return with_values(output, found)

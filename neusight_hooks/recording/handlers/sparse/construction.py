@@ -207,8 +207,8 @@ def _clone(func: Any, self: SparseTensor, *, memory_format: Any = None) -> Spars
 
 
 def _is_new_gradient() -> bool:
-    """Whether autograd keeps a gradient: on a GPU it takes the parts over where nobody else has
-    them (accumulate_grad.h), which here Python always does."""
+    """Whether autograd keeps a gradient: on a GPU it takes the parts over where nothing else
+    refers to them (accumulate_grad.h), which here Python always does."""
     node: Any = torch._C._current_autograd_node()
     return node is not None and type(node).__name__ == "AccumulateGrad"
 

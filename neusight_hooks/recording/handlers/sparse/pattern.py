@@ -1,4 +1,4 @@
-"""Which elements sparse tensors have: exact where the indices are known, else bounded and said."""
+"""The sparsity pattern of tensors: exact where the indices are known, else bounded, with a note."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from neusight.recording.tensor import ForecastTensor
 
 
 def bounded(recorder: Recorder, words: str) -> None:
-    """Says that a number of non-zeros is not known."""
+    """Notes that a number of non-zeros is not known."""
     recorder.warn_once(f"the number of non-zeros is not known, {words}")
 
 

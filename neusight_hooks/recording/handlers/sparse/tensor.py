@@ -186,5 +186,15 @@ def launch(
             recorder.storages.follow(tensor, taped)
 
 
+def computed_values(
+    op: str, pattern: SparseTensor, dtype: torch.dtype, **arguments: Any
+) -> ForecastTensor:
+    """New values of a pattern, which a GPU computes for an op on these arguments."""
+    recorder, like = recorder_of(pattern), pattern.parts.values
+    values = recorder.new_tensor(tuple(like.shape), dtype, like)
+    launch(recorder, op, arguments, (values,))
+    return values
+
+
 def _argument(value: Any) -> Argument:
     return spec_of(value) if isinstance(value, torch.Tensor) else value

@@ -90,7 +90,7 @@ def test_where_no_target_can_run_it_that_is_an_error(
     ("arguments", "message"),
     [
         (["--from", "A100"], "was taken on NVIDIA H100"),
-        (["--price", "B200=1"], "Add --to B200"),
+        (["--price", "B200=1"], "Ask for B200-SXM-180GB too"),
         (["--price", "H200=much"], "--price got 'H200=much'"),
     ],
 )
