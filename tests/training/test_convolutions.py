@@ -103,7 +103,7 @@ def test_a_family_of_two_tables_is_fitted_on_two_folders(
 
 
 def written_convolutions(folder: Path, added_us: NDArray[np.float64]) -> Path:
-    """A table of short and long convolutions in turn; a row takes 50 µs, the kernel and `added_us`."""
+    """Short and long convolutions in turn; a row takes 50 µs, its kernel and `added_us`."""
     lines = ["gpu,B,Input_Channel,Output_Channel,Kernel_Szie,Input_Size,Stride,Padding,latency_us"]
     for index, added in enumerate(added_us):
         batch, channels = (1 + index % 7, 8 + index % 90) if index % 2 else (64, 300)
