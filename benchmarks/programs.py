@@ -34,7 +34,7 @@ from tables import write_table
 import neusight
 from neusight.forecast import Forecast
 from neusight.predictors.errors import ForecastStateError
-from neusight.timeline.spans import HostSpan, KernelSpan, StepSpan
+from neusight.timeline.spans import KernelSpan, StepSpan
 
 RECORDINGS = Path(tempfile.gettempdir()) / "neusight-program-recordings"
 
@@ -172,17 +172,14 @@ def between_events_us(found: Forecast, case: Case) -> float:
     if not kernels:
         return 0.0
     # The second event is recorded when the host is through, and reached when the kernels are.
-    waits = [span for span in timeline.host[step.first_host : step.last_host] if _is_wait(span)]
+    host = timeline.host[step.first_host : step.last_host]
+    waits = [span for span in host if span.kind == "sync"]
     recorded_ns = waits[-1].start_ns if waits else 0
     last_ns = max(recorded_ns, *(kernel.end_ns for kernel in kernels))
     event_ns = round(2 * found.host.event_us * 1e3)  # the calls that record both
     if _is_behind_a_fill(case):
         return (last_ns + event_ns - kernels[0].end_ns) / 1e3
     return (last_ns + event_ns - timeline.steps[-2].done_ns) / 1e3
-
-
-def _is_wait(span: HostSpan) -> bool:
-    return span.kind == "sync"
 
 
 def _is_behind_a_fill(case: Case) -> bool:

@@ -173,9 +173,5 @@ def _in_fp32(kernel: Kernel, gpu: GPU) -> Kernel:
     return replace(kernel, compute="fp32") if is_on_cores or kernel.compute == "tf32" else kernel
 
 
-def _in_a_burst() -> Tiled:
-    return Tiled(sustained=False)
-
-
 register_predictor("tiled", Tiled)
-register_predictor("tiled_burst", _in_a_burst)
+register_predictor("tiled_burst", lambda: Tiled(sustained=False))

@@ -173,6 +173,7 @@ def _be(call: Call) -> NoReturn:
     os.chdir(call.cwd)
     os.environ.clear()
     os.environ.update(call.env)
+    tempfile.tempdir = None
     try:
         _run(call)
     except SystemExit as error:  # others are printed and end the process as ever

@@ -78,7 +78,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     own = pyfuncitem.funcargs.get("forecast")
     if isinstance(own, Forecaster):
         result = yield
-        _judge_budgets(pyfuncitem, budgets, own.forecasts)
+        _judge_budgets(budgets, own.forecasts)
         return result
     function = pyfuncitem.obj
     forecaster = Forecaster(pyfuncitem)
@@ -98,7 +98,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
         result = yield
     finally:
         pyfuncitem.obj = function
-    _judge_budgets(pyfuncitem, budgets, forecaster.forecasts)
+    _judge_budgets(budgets, forecaster.forecasts)
     return result
 
 
@@ -531,7 +531,7 @@ def _budgets_of(item: pytest.Item) -> list[_Budget]:
     return [_Budget(marker) for name in _LIMITS for marker in item.iter_markers(name)]
 
 
-def _judge_budgets(item: pytest.Item, budgets: list[_Budget], forecasts: list[Forecast]) -> None:
+def _judge_budgets(budgets: list[_Budget], forecasts: list[Forecast]) -> None:
     __tracebackhide__ = True
     from neusight.predictors.errors import RegressionError
     from neusight.predictors.gpu import find_gpu

@@ -461,7 +461,7 @@ def _plain_value(item: Any, wanted: str, text: str, call: RecordedCall) -> Any:
         if wanted.startswith("Optional["):
             return None
         if wanted in ("number", "float"):
-            return 1 if wanted == "number" else 1.0
+            return 1
         if item.name == "training":
             return True
         raise _Unusable(

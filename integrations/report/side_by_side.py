@@ -66,14 +66,20 @@ class SideBySide:
     @property
     def fastest(self) -> SideBySideRow | None:
         """The shortest step among the GPUs on which the program fits."""
-        return min((row for row in self.rows if row.fits), key=_latency, default=None)
+        return min(
+            (row for row in self.rows if row.fits), key=lambda row: row.latency_us, default=None
+        )
 
     @property
     def cheapest(self) -> SideBySideRow | None:
         """The lowest cost of a step among the GPUs on which it fits and whose price is known;
         None unless there are two."""
         priced = [row for row in self.rows if row.fits and row.cost_per_thousand_steps is not None]
-        return min(priced, key=_cost) if len(priced) > 1 else None
+        return (
+            min(priced, key=lambda row: row.cost_per_thousand_steps or 0.0)
+            if len(priced) > 1
+            else None
+        )
 
     def table(self) -> str:
         """Aligned text; columns not known anything for are left out."""
@@ -158,14 +164,6 @@ def _value(row: SideBySideRow, name: str) -> float | None:
     """The figure of a column: times in milliseconds."""
     value: float | None = getattr(row, name)
     return value / _US_PER_MS if value is not None and name.endswith("_us") else value
-
-
-def _latency(row: SideBySideRow) -> float:
-    return row.latency_us
-
-
-def _cost(row: SideBySideRow) -> float:
-    return row.cost_per_thousand_steps or 0.0
 
 
 def _number(value: float | None) -> str:

@@ -144,7 +144,7 @@ def _cost_text(point: LoadPoint) -> str:
     return f"${found.dollars_per_million_tokens:,.2f} and {energy}"
 
 
-def table_lines(points: Sequence[LoadPoint], slo: Slo) -> list[str]:
+def table_lines(points: Sequence[LoadPoint]) -> list[str]:
     """A line for each deployment and load; the frontier is marked."""
     best = frontier_of(points)
     many = len({point.server.deployment.label for point in points}) > 1
@@ -214,14 +214,14 @@ def screen_lines(
     """All that is shown."""
     slo = request.slo
     if is_quiet:
-        return table_lines(points, slo)
+        return table_lines(points)
     lines = _servers_lines(list(dict.fromkeys(point.server for point in points)))
     if request.load is not None:
         lines += [_load_text(request.load), ""]
     if len(points) == 1:
         lines += point_lines(points[0], slo)
     else:
-        lines += [*table_lines(points, slo), *_saturations(points)]
+        lines += [*table_lines(points), *_saturations(points)]
     if highest:
         lines += ["", *(_highest_line(server, point, slo) for server, point in highest)]
     return [*lines, "", *explanation_lines(of_table=len(points) > 1)]

@@ -108,10 +108,6 @@ def _weighted(values: Iterable[tuple[float, int]]) -> float | None:
     return sum(value * count for value, count in found) / num_rows if num_rows else None
 
 
-def _gpu(case: SuiteCase) -> str:
-    return case.gpu.name + HELD_OUT * case.is_held_out
-
-
 def _seen(case: SuiteCase) -> str:
     kind = "AMD" if case.gpu.vendor == "amd" else "NVIDIA"
     return f"{kind}, {'not measured' if case.is_held_out else 'measured'} for training"
@@ -140,7 +136,7 @@ def _gpu_and_mode(case: SuiteCase) -> str:
 _PAPER_GROUPS: Mapping[str, Grouping] = {
     "all eager cases of one GPU": _seen,
     "by mode": _mode,
-    "by GPU": _gpu,
+    "by GPU": lambda case: case.gpu.name + HELD_OUT * case.is_held_out,
     "by model": lambda case: f"{case.program.model}, {_mode(case).partition(',')[0]}",
     "by batch": lambda case: f"batch {case.program.batch:>2}",
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from neusight.predictors.kernel import DTYPE_BYTES
+from neusight.ops.operands import itemsize
 from neusight.recording.recording import Alloc, OpCall, Recording, TensorSpec
 
 
@@ -28,7 +28,7 @@ def tensors_of(recording: Recording) -> dict[int, TensorSpec]:
 
 def _storage_bytes(spec: TensorSpec) -> int:
     last = sum((n - 1) * s for n, s in zip(spec.shape, spec.stride, strict=True))
-    return 0 if 0 in spec.shape else int((last + 1) * DTYPE_BYTES.get(spec.dtype, 4))
+    return 0 if 0 in spec.shape else (last + 1) * itemsize(spec.dtype)
 
 
 def parameter_shapes(

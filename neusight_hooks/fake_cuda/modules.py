@@ -175,7 +175,7 @@ class _MovedTensors:
 
     def take_over(self, tensor: Any, made: Any) -> None:
         """Gives a tensor that was without a shape its contents."""
-        _take_over(tensor, made, self._recorder, self._swapped)
+        _take_over(tensor, made, self._swapped)
 
     def parameter(
         self, module: nn.Module, name: str, parameter: Any, fn: Callable[[Any], Any]
@@ -189,7 +189,7 @@ class _MovedTensors:
                 self._replace(module, name, parameter, moved)
                 return
             moved_gradient = None if gradient is None else fn(gradient)
-        _take_over(parameter, moved, self._recorder, self._swapped)
+        _take_over(parameter, moved, self._swapped)
         if isinstance(module, torch.jit.ScriptModule):
             # It holds the tensor below the Python object, which has another one now.
             module._parameters[name] = parameter
@@ -200,7 +200,7 @@ class _MovedTensors:
         if parameter.grad is None:  # it went with the parameter's own tensor
             parameter.grad = moved_gradient
         else:
-            _take_over(gradient, moved_gradient, self._recorder, self._swapped)
+            _take_over(gradient, moved_gradient, self._swapped)
         self._recorder.storages.mark(parameter.grad, "gradient")
 
     def _replace(self, module: nn.Module, name: str, parameter: Any, moved: Any) -> None:
@@ -229,7 +229,7 @@ class _MovedTensors:
             module._parameters[name] = parameter
 
 
-def _take_over(tensor: Any, moved: Any, recorder: Recorder, swapped: list[tuple[Any, Any]]) -> None:
+def _take_over(tensor: Any, moved: Any, swapped: list[tuple[Any, Any]]) -> None:
     """Gives `tensor` the contents of `moved` and keeps its identity, which optimizers hold."""
     if moved is tensor:
         return

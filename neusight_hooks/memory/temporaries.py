@@ -77,10 +77,6 @@ def _dense_bytes(spec: TensorSpec) -> int:
     return int(spec.numel * DTYPE_BYTES.get(spec.dtype, _FLOAT_BYTES))
 
 
-def _softmax_product(signature: OpSignature) -> tuple[int, ...]:
-    return (_dense_bytes(signature.tensor("grad_output")),)
-
-
 def _embedding_sums(signature: OpSignature) -> tuple[int, ...]:
     """Indices sorted and where each came from, where segments of equal ones start, their parts, and
     a row for each part: as many as there can be, so that the host need not wait to know."""
@@ -123,7 +119,7 @@ def _masked_softmax(signature: OpSignature) -> tuple[int, ...]:
 
 
 _OWN: dict[str, Callable[[OpSignature], tuple[int, ...]]] = {
-    "aten::_softmax_backward_data": _softmax_product,
+    "aten::_softmax_backward_data": lambda call: (_dense_bytes(call.tensor("grad_output")),),
     "aten::_native_multi_head_attention": encoder_temporaries,
     "aten::_safe_softmax": _masked_softmax,
     "aten::_transformer_encoder_layer_fwd": encoder_temporaries,

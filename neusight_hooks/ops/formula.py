@@ -58,10 +58,6 @@ def _tensor_or_none(value: Argument) -> Argument:
     return value if isinstance(value, TensorSpec) else None
 
 
-def _tensors(value: Argument) -> Argument:
-    return tuple(flattened(value, TensorSpec))
-
-
 def _some_tensors(value: Argument) -> Argument:
     if not isinstance(value, tuple):
         raise TypeError(f"not a list but {value!r}")
@@ -72,10 +68,6 @@ def _integer(value: Argument) -> Argument:
     if not isinstance(value, (int, float)):
         raise TypeError(f"not an integer but {value!r}")
     return int(value)
-
-
-def _integer_or_none(value: Argument) -> Argument:
-    return int(value) if isinstance(value, (int, float)) else None
 
 
 def _number(value: Argument) -> Argument:
@@ -90,27 +82,11 @@ def _flag(value: Argument) -> Argument:
     return bool(value)
 
 
-def _flag_or_none(value: Argument) -> Argument:
-    return bool(value) if isinstance(value, (bool, int)) else None
-
-
-def _text(value: Argument) -> Argument:
-    return value if isinstance(value, str) else ""
-
-
 def _integers(value: Argument) -> Argument:
     if isinstance(value, (int, float)):
         return (int(value),)
     items = value if isinstance(value, tuple) else ()
     return tuple(int(item) for item in items if isinstance(item, (int, float)))
-
-
-def _flags(value: Argument) -> Argument:
-    return tuple(bool(item) for item in value) if isinstance(value, tuple) else ()
-
-
-def _as_recorded(value: Argument) -> Argument:
-    return value
 
 
 def _kind(torch_types: str, read: Reader) -> Kind:
@@ -125,25 +101,32 @@ KINDS: dict[str, Kind] = {
     "tuple[TensorSpec, ...]": _kind(
         "Tensor Optional[Tensor] List[Tensor] List[Optional[Tensor]] Optional[List[Tensor]] "
         "List[List[Tensor]]",
-        _tensors,
+        lambda value: tuple(flattened(value, TensorSpec)),
     ),
     "tuple[TensorSpec | None, ...]": _kind("List[Tensor] List[Optional[Tensor]]", _some_tensors),
     "int": _kind("int SymInt", _integer),
-    "int | None": _kind("int SymInt Optional[int] Optional[SymInt]", _integer_or_none),
+    "int | None": _kind(
+        "int SymInt Optional[int] Optional[SymInt]",
+        lambda value: int(value) if isinstance(value, (int, float)) else None,
+    ),
     "float": _kind("float number int", _number),
     "bool": _kind("bool", _flag),
-    "bool | None": _kind("bool Optional[bool]", _flag_or_none),
+    "bool | None": _kind(
+        "bool Optional[bool]", lambda value: bool(value) if isinstance(value, (bool, int)) else None
+    ),
     "str": _kind(
         "str Optional[str] Device Optional[Device] Layout Optional[Layout] MemoryFormat "
         "Optional[MemoryFormat] ScalarType Optional[ScalarType]",
-        _text,
+        lambda value: value if isinstance(value, str) else "",
     ),
     "tuple[int, ...]": _kind(
         "int Optional[int] List[int] List[SymInt] Optional[List[int]] Optional[List[SymInt]]",
         _integers,
     ),
-    "tuple[bool, ...]": _kind("List[bool]", _flags),
-    "Argument": Kind(frozenset(), _as_recorded),  # of any type, as it was recorded
+    "tuple[bool, ...]": _kind(
+        "List[bool]", lambda value: tuple(map(bool, value)) if isinstance(value, tuple) else ()
+    ),
+    "Argument": Kind(frozenset(), lambda value: value),  # of any type, as it was recorded
 }
 
 _FORM = (

@@ -59,17 +59,18 @@ def copied_operands(signature: OpSignature) -> dict[str, TensorSpec]:
     }
 
 
-def copies_before(operands: dict[str, TensorSpec]) -> tuple[Kernel, ...]:
-    """The kernels that copy these; an expanded one is read once and written in full."""
-    return tuple(
+def with_copies(signature: OpSignature) -> tuple[OpSignature, tuple[Kernel, ...]]:
+    """The call as its kernels see it, with the copies in place of these operands, and the kernels
+    that copy them; an expanded operand is read once and written in full."""
+    operands = copied_operands(signature)
+    if not operands:
+        return signature, ()
+    copied: dict[str, Argument] = {name: contiguous(spec) for name, spec in operands.items()}
+    arguments = tuple((name, copied.get(name, value)) for name, value in signature.arguments)
+    kernels = tuple(
         replace(kernel, bytes_read=num_bytes((spec,)))
         for spec in operands.values()
         for kernel in copy_kernel(spec, contiguous(spec))
     )
-
-
-def with_copies(signature: OpSignature, operands: dict[str, TensorSpec]) -> OpSignature:
-    """The call as its kernels see it: with the copies in place of these operands."""
-    copied: dict[str, Argument] = {name: contiguous(spec) for name, spec in operands.items()}
-    arguments = tuple((name, copied.get(name, value)) for name, value in signature.arguments)
-    return OpSignature(signature.op, signature.overload, arguments, signature.outputs)
+    call = OpSignature(signature.op, signature.overload, arguments, signature.outputs)
+    return call, kernels

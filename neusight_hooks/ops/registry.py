@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeVar
 
 from neusight.ops.formula import Formula, Parameters, bound, parameters_of
-from neusight.ops.made_contiguous import copied_operands, copies_before, with_copies
+from neusight.ops.made_contiguous import with_copies
 from neusight.ops.schema import misfits
 from neusight.predictors.errors import RegistrationError
 from neusight.predictors.kernel import Kernel, KernelClass
@@ -37,11 +37,10 @@ class _Registered(NamedTuple):
 
     def kernels(self, signature: OpSignature, math: MathMode) -> tuple[Kernel, ...]:
         """What it says of the call, after the copies of operands that are made contiguous."""
-        copied = copied_operands(signature)
-        call = with_copies(signature, copied) if copied else signature
+        call, copies = with_copies(signature)
         given = (call, math) if self.parameters.takes_math else (call,)
         kernels = tuple(self.formula(*given, **bound(self.parameters, call)))
-        return copies_before(copied) + kernels if kernels else kernels
+        return copies + kernels if kernels else kernels
 
 
 _formulas: dict[str, _Registered] = {}

@@ -419,7 +419,7 @@ def _between_products(between: list[LaunchedKernel], before: Kernel) -> list[Lau
         first = piece[0]
         kernel_class = first.kernel.kernel_class
         if len(piece) > 1 or kernel_class is KernelClass.NORMALIZATION:
-            residual = pointwise.pop() if pointwise and _is_residual(pointwise[-1], piece) else None
+            residual = pointwise.pop() if pointwise and _is_residual(pointwise[-1]) else None
             join()
             kept.append(_norm(piece, residual))
         elif kernel_class in _POINTWISE:
@@ -432,7 +432,7 @@ def _between_products(between: list[LaunchedKernel], before: Kernel) -> list[Lau
     return kept
 
 
-def _is_residual(launch: LaunchedKernel, norm: Sequence[LaunchedKernel]) -> bool:
+def _is_residual(launch: LaunchedKernel) -> bool:
     return launch.kernel.name == "add" and _reads_two(launch.kernel)
 
 
@@ -441,7 +441,7 @@ def _joined(pointwise: Sequence[LaunchedKernel], before: Kernel) -> LaunchedKern
     last = pointwise[-1].kernel
     if len(pointwise) == 1 and not isinstance(before.size, GemmSize):
         return pointwise[0]
-    gated = any(item.kernel.name == "add" and _reads_two(item.kernel) for item in pointwise[-1:])
+    gated = _is_residual(pointwise[-1])
     read = before.bytes_written + (last.bytes_written if gated else 0)
     if not isinstance(before.size, GemmSize):
         read = sum(item.kernel.bytes_read - item.kernel.bytes_written for item in pointwise[:-1])

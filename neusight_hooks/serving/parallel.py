@@ -179,14 +179,10 @@ def _collective(name: str, num_bytes: int, like: LaunchedKernel, ranks: int) -> 
     return LaunchedKernel(kernel, like.module)
 
 
-def _item(kernel: Kernel) -> float:
-    return DTYPE_BYTES[kernel.dtype]
-
-
 def _by_columns(kernel: Kernel, ranks: int) -> Kernel:
     size = kernel.size
     assert isinstance(size, GemmSize)
-    rows = int(size.batch * size.m * size.k * _item(kernel))
+    rows = int(size.batch * size.m * size.k * DTYPE_BYTES[kernel.dtype])
     weight = kernel.bytes_read - rows
     return replace(
         kernel,

@@ -169,7 +169,7 @@ class _Printed:
     def _is_all_reduce(self, num_ranks: int) -> bool:
         """Nothing else that reduces, to no root, has more bus than algorithm bandwidth."""
         columns = next((line for line in self.lines if _COLUMNS.match(line)), "")
-        names, values = columns.lstrip("#").split(), max(self.rows, key=_size_of)
+        names, values = columns.lstrip("#").split(), max(self.rows, key=lambda row: int(row[0]))
         row = dict(reversed(list(zip(names, values, strict=False))))  # out of place comes first
         try:
             ratio = float(row["busbw"]) / float(row["algbw"])
@@ -180,10 +180,6 @@ class _Printed:
 
     def _error(self, why: str) -> CalibrationError:
         return CalibrationError(f"The output of nccl-tests {self.source} cannot be used: {why}.")
-
-
-def _size_of(row: Sequence[str]) -> int:
-    return int(row[0])
 
 
 #: Passes over the data from which it is an all-reduce, which has 2; a reduce-scatter has 1.

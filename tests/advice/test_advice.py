@@ -72,6 +72,22 @@ def test_a_needless_read_is_reported_with_its_line() -> None:
     assert "test_advice.py:" in waits.what
 
 
+def test_of_many_lines_that_wait_three_are_named() -> None:
+    with neusight.forecast_on("H100") as forecast, torch.inference_mode():
+        data = torch.randn(2048, 1024, device="cuda")
+        for _ in range(3):
+            first = (data + 1).sum().item()
+            second = (data + first).sum().item()
+            third = (data + second).sum().item()
+            (data + third).sum().item()
+            forecast.step()
+
+    [waits] = [item for item in advice_for(forecast, smallest_gain=0.001) if item.kind == "waits"]
+
+    assert waits.what.count("test_advice.py:") == 3
+    assert waits.what.endswith(", …")
+
+
 def test_float32_products_get_advice_on_tf32_and_autocast_where_the_gpu_has_them() -> None:
     model, data = nn.Linear(4096, 4096), torch.randn(4096, 4096)
 

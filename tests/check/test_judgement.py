@@ -393,6 +393,7 @@ def test_other_ops_of_an_unchanged_program_are_torchs() -> None:
     assert not judgement.is_regression
     assert judgement.is_moved_by_tool
     assert judgement.tool_changes == (f"torch 2.12.0 → {now.case.tool['torch']}",)
+    assert not any(change.by_program for change in judgement.metrics)
 
 
 def test_figures_edited_by_hand_are_judged_and_the_rows_are_doubted(before: Case) -> None:

@@ -55,6 +55,7 @@ def test_the_command_line_takes_the_file_of_a_gpu(tmp_path: Path) -> None:
     assert document["unmapped"] == []
 
 
+@pytest.mark.slow
 def test_generated_text_has_a_first_token_and_more(tmp_path: Path) -> None:
     found = forecast(
         "generate_llama.py", "--layers", "2", "--batch", "4", "--prompt", "256", cwd=tmp_path
@@ -92,6 +93,7 @@ def test_a_compiled_training_launches_fewer_kernels(tmp_path: Path) -> None:
     assert compiled["peak_memory_bytes"] <= eager["peak_memory_bytes"]
 
 
+@pytest.mark.slow
 def test_a_sharded_llama_is_forecast(tmp_path: Path) -> None:
     script = (str(EXAMPLES / "train_fsdp.py"), "--size", "tiny", "--seq", "128")
     run("-m", "neusight", "run", "--gpu", "H100", "--quiet", "--steps", "1", "--json", "o.json",
@@ -115,6 +117,7 @@ def test_one_rank_of_many_is_forecast_behind_torchrun(how: tuple[str, ...], tmp_
     assert document["steps"][-1]["communication_us"] > 0
 
 
+@pytest.mark.slow
 def test_a_plan_ranks_what_fits(tmp_path: Path) -> None:
     run("-m", "neusight", "plan", "--gpu", "H100", "--world-size", "8", "--sweep", "tp=2,3",
         "--quiet", "--json", "o.json", str(EXAMPLES / "plan_parallelism.py"), "--layers", "2",
@@ -190,6 +193,7 @@ def busy_us(document: dict[str, Any]) -> float:
     return float(document["steps"][-1]["gpu_busy_us"])
 
 
+@pytest.mark.slow
 @needs("lightning")
 def test_lightning_trains_under_a_forecast(tmp_path: Path) -> None:
     document = forecast(
@@ -201,11 +205,13 @@ def test_lightning_trains_under_a_forecast(tmp_path: Path) -> None:
     assert document["unmapped"] == []
 
 
+@pytest.mark.slow
 @needs("lightning")
 def test_lightnings_callback_ends_the_training(tmp_path: Path) -> None:
     assert "per training step" in run(str(EXAMPLES / "forecast_lightning.py"), cwd=tmp_path)
 
 
+@pytest.mark.slow
 @needs("transformers", "accelerate")
 def test_the_trainer_trains_under_a_forecast(tmp_path: Path) -> None:
     document = forecast(

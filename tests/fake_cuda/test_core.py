@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import platform
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from neusight.compatibility.releases import remedy_for_torch
 from neusight.fake_cuda import core
 from neusight.fake_cuda.core import SELF_CHECK_PASSED, cuda_core, failure_apart, self_check
 from neusight.predictors.errors import OptionError, SlowMachineError, UnsupportedTorchError
+from warm_python import run_python
 
 
 @pytest.fixture
@@ -216,5 +216,5 @@ if not child:
     os._exit(0)
 raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = run_python("-c", program)
     assert done.returncode == 0, done.stderr

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neusight.predictors import GPU, Estimate, Kernel, find_gpu
@@ -283,6 +283,7 @@ PLAIN_VALUES = st.recursive(
 )
 
 
+@settings(max_examples=40)
 @given(key=st.sampled_from(sorted(calibration(GEMMS).to_json())), value=PLAIN_VALUES)
 def test_any_damage_gives_a_calibration_or_its_error(key: str, value: object) -> None:
     document = {**calibration(GEMMS).to_json(), key: value}
@@ -295,6 +296,7 @@ def test_any_damage_gives_a_calibration_or_its_error(key: str, value: object) ->
     assert isinstance(found.table(), str)
 
 
+@settings(max_examples=40)
 @given(key=st.sampled_from(sorted(calibration().source)), value=PLAIN_VALUES)
 def test_any_damage_in_its_source_gives_a_calibration_or_its_error(key: str, value: object) -> None:
     document = json.loads(json.dumps(calibration().to_json()))
@@ -309,6 +311,7 @@ def test_any_damage_in_its_source_gives_a_calibration_or_its_error(key: str, val
     assert found.headline().startswith("calibrated")
 
 
+@settings(max_examples=40)
 @given(
     key=st.sampled_from(sorted(calibration(GEMMS).to_json()["corrections"][0])), value=PLAIN_VALUES
 )

@@ -202,6 +202,17 @@ def test_numbers_and_expanded_tensors_are_taken_as_they_were() -> None:
     assert found.measurements[0].launches[0].bytes_read == 4
 
 
+def test_older_profiles_have_no_values_of_numbers() -> None:
+    """A scale of 1.0 would be refused of whole numbers."""
+    whole = matrix(64, 128, "long int")
+    older = call("aten::add", [whole, whole, NUMBER], ("elementwise", 3.0))
+    del older["args"]["Concrete Inputs"]
+
+    [item] = measured(older).measurements
+
+    assert item.launches[0].dtype == "int64"
+
+
 def test_settings_are_read_from_their_numbers() -> None:
     nothing: Input = ([], "", [], "")
     copied = call(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from neusight.integrations.program import fresh_process
 from neusight.integrations.program.fresh_process import FreshProcess, recorded_apart
 from neusight.integrations.program.options import ProgramOptions
 from neusight.integrations.program.program import Program
@@ -16,6 +17,7 @@ from neusight.integrations.program.recording import recorded
 from neusight.predictors.errors import CalibrationError
 from neusight.predictors.gpu import find_gpu
 from terminal_screen import settled_terminal
+from warm_python import WarmProcess
 
 TRAIN = """
 import sys, torch
@@ -34,6 +36,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setattr(tempfile, "tempdir", None)
     return tmp_path / "work"
+
+
+@pytest.fixture
+def warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process has torch loaded when it begins."""
+    monkeypatch.setattr(fresh_process, "subprocess", WarmProcess.MODULE)
 
 
 def script(folder: Path, text: str) -> Path:
@@ -70,7 +78,7 @@ def test_what_the_program_prints_is_shown_where_that_is_wanted(
     assert capfd.readouterr().out == "hello from the script\n"
 
 
-def test_a_program_that_fails_says_why_in_its_last_line(folder: Path) -> None:
+def test_a_program_that_fails_says_why_in_its_last_line(folder: Path, warm: None) -> None:
     text = "import sys\nprint('usage\\nno such size', file=sys.stderr)\nsys.exit(2)\n"
     program = Program(str(script(folder, text)), ())
 
@@ -80,7 +88,7 @@ def test_a_program_that_fails_says_why_in_its_last_line(folder: Path) -> None:
     assert found.outcome.exit_code == 2
 
 
-def test_a_process_that_is_lost_is_a_failure(folder: Path) -> None:
+def test_a_process_that_is_lost_is_a_failure(folder: Path, warm: None) -> None:
     program = Program(str(script(folder, "import os\nos._exit(7)\n")), ())
 
     found = recorded_apart(program, H100, QUIET)
@@ -90,7 +98,7 @@ def test_a_process_that_is_lost_is_a_failure(folder: Path) -> None:
     assert "ended its process at once, with status 7" in found.outcome.failure
 
 
-def test_what_is_raised_there_is_raised_here(folder: Path) -> None:
+def test_what_is_raised_there_is_raised_here(folder: Path, warm: None) -> None:
     options = ProgramOptions(quiet=True, calibration="gone.json")
 
     with pytest.raises(CalibrationError, match=r"gone\.json"):

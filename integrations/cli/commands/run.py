@@ -366,7 +366,7 @@ def _report(
     # What is gained on one rank alone is not what all of them gain.
     needs_advice = needs_advice and not first.forecast.ranks
     advice = [advice_for(forecast) if needs_advice else [] for forecast in forecasts]
-    trials = tried_compiling(first, forecasts) if _is_to_try(request, outcome) else []
+    trials = tried_compiling(first, forecasts) if request.tries and not outcome.failure else []
     for number, trial in enumerate(trials):
         advice[number] = with_trial(advice[number], trial, smallest_gain=SMALLEST_GAIN)
     problems = _write(request, forecasts, advice, reports, trials)
@@ -394,10 +394,6 @@ def _explain(request: RunRequest, forecasts: list[Forecast]) -> list[str]:
             except ValueError as error:
                 missing[f"--explain: {error}"] = None
     return list(missing)
-
-
-def _is_to_try(request: RunRequest, outcome: Outcome) -> bool:
-    return request.tries and not outcome.failure
 
 
 def _print_trials(trials: list[Trial], *, is_quiet: bool) -> None:

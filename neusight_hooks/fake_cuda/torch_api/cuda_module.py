@@ -37,6 +37,9 @@ _STREAM_POOL = 32
 #: Identifiers of the script's own streams start here; lower ones are the timeline's.
 _FIRST_STREAM = 33
 
+#: torch.cuda.is_bf16_supported: emulation counts on every CUDA GPU.
+_SUPPORTS_BF16 = True
+
 #: cudnnRNNMode_t.
 _CUDNN_RNN_MODES = {"RNN_RELU": 0, "RNN_TANH": 1, "LSTM": 2, "GRU": 3}
 
@@ -105,16 +108,11 @@ def static_answer(device_query: str, gpu: GPU) -> str | None:
         "get_device_name": properties.name,
         "get_device_capability": (properties.major, properties.minor),
         "total_memory": properties.total_memory,
-        "is_bf16_supported": supports_bf16(gpu),
+        "is_bf16_supported": _SUPPORTS_BF16,
         "get_arch_list": arch_list(gpu),
         "cudnn.version": cudnn_version(gpu),
     }
     return repr(answers[device_query]) if device_query in answers else None
-
-
-def supports_bf16(gpu: GPU) -> bool:
-    """torch.cuda.is_bf16_supported: emulation counts on every CUDA GPU."""
-    return True
 
 
 def cudnn_version(gpu: GPU) -> int:
@@ -351,7 +349,7 @@ def install_cuda_module(
     context.event_class = event_class
     _install_queries(patches, gpu, on_query)
     _install_devices(patches, recorder)
-    _install_streams(patches, recorder, event_class, stream_class, context)
+    _install_streams(patches, recorder, event_class, stream_class)
     _install_memory(patches, memory, gpu, on_query)
     _install_tensor_types(patches)
     _captured_before(patches, cuda.CUDAGraph, graph_class)
@@ -446,9 +444,7 @@ def _install_queries(patches: Patches, gpu: GPU, on_query: OnQuery) -> None:
     ):
         patches.replace_code(cuda, device_query, _of_a_gpu(answer))
     patches.replace_code(cuda, "get_arch_list", answering("get_arch_list", arch_list(gpu)))
-    patches.replace_code(
-        cuda, "is_bf16_supported", answering("is_bf16_supported", supports_bf16(gpu))
-    )
+    patches.replace_code(cuda, "is_bf16_supported", answering("is_bf16_supported", _SUPPORTS_BF16))
     patches.replace_code(torch.backends.cuda, "is_built", lambda: not _is_torch_asking())
     patches.set(torch.version, "cuda", None if gpu.vendor == "amd" else CUDA_VERSION)
     # It says on a build for a GPU that Triton is missing, which here is no more than not installed.
@@ -542,7 +538,7 @@ def _install_devices(patches: Patches, recorder: Recorder) -> None:
 
 
 def _install_streams(
-    patches: Patches, recorder: Recorder, event_class: Any, stream_class: Any, context: _Context
+    patches: Patches, recorder: Recorder, event_class: Any, stream_class: Any
 ) -> None:
     cuda = torch.cuda
 

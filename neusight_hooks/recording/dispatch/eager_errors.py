@@ -174,13 +174,9 @@ def _overflows(args: Sequence[Any]) -> bool:
     return is_number and dtype.is_floating_point and abs(value) > torch.finfo(dtype).max
 
 
-def _weight_of_another_dtype(args: Sequence[Any]) -> bool:
-    return args[2] is not None and bool(args[2].dtype != args[0].dtype)
-
-
 def _wrong_loss(args: Sequence[Any]) -> bool:
     is_class = args[1].dtype in (torch.int64, torch.uint8)
-    return not is_class or _weight_of_another_dtype(args)
+    return not is_class or (args[2] is not None and args[2].dtype != args[0].dtype)
 
 
 def _cannot_sample(args: Sequence[Any]) -> bool:

@@ -133,7 +133,7 @@ class RepeatedCalls:
         the call is on the tape."""
         if self._repeats:
             return
-        key = self._key(module, args, kwargs) if self.is_possible() else None
+        key = self._key(args, kwargs) if self.is_possible() else None
         calls = self._of.get(module)
         if key is None:
             if calls is not None:
@@ -217,7 +217,7 @@ class RepeatedCalls:
         repetition = None if calls is None else calls.repetition
         if calls is None or repetition is None or calls.watch is None or not self.is_possible():
             return None
-        if calls.key != self._key(module, args, kwargs):
+        if calls.key != self._key(args, kwargs):
             return None
         if repetition.state != state_of([module, *calls.watch.global_values()]):
             return None
@@ -285,9 +285,7 @@ class RepeatedCalls:
         is_new = is_whole and tensor not in self.known and not tensor.requires_grad
         return self.storages.number_of(tensor) if is_new else None
 
-    def _key(
-        self, module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> object:
+    def _key(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
         """Equal for equal calls from the same line; None for a call that is never repeated."""
         if torch.is_grad_enabled():
             return None

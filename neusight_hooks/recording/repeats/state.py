@@ -135,10 +135,6 @@ def _mapping(value: Mapping[Any, Any]) -> list[Any]:
     return [*value.keys(), *value.values(), *_attributes(value)] if value else _attributes(value)
 
 
-def _sequence(value: Iterable[Any]) -> list[Any]:
-    return [*value, *_attributes(value)]
-
-
 def _unknown(value: Any) -> list[Any] | None:
     if hasattr(value, "__next__") or not hasattr(value, "__dict__"):
         return None
@@ -154,7 +150,7 @@ _READERS: tuple[tuple[type | tuple[type, ...], _Reader], ...] = (
     (torch.Tensor, _tensor),
     (torch.nn.Module, _module),
     (dict, _mapping),
-    ((list, tuple, set, frozenset), _sequence),
+    ((list, tuple, set, frozenset), lambda value: [*value, *_attributes(value)]),
     (types.ModuleType, _module_of_python),
     (type, _class),
     (types.FunctionType, _function),

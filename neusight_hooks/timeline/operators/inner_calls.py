@@ -189,14 +189,6 @@ def _to_copy(signature: OpSignature) -> str:
     return _TO_COPY if _keeps_format(signature) else "empty copy_[*]"
 
 
-def _empty_like(signature: OpSignature) -> str:
-    return "empty_strided" if _keeps_format(signature) else "empty"
-
-
-def _clone(signature: OpSignature) -> str:
-    return _TO_COPY if _keeps_format(signature) else "empty_like[empty] copy_[*]"
-
-
 def _constant_pad(signature: OpSignature) -> str:
     pad = signature.by_name.get("pad")
     if isinstance(pad, tuple) and not any(pad):
@@ -285,10 +277,6 @@ def _upsample_backward(signature: OpSignature) -> str:
 
 def _index_put_of_copy(signature: OpSignature) -> str:
     return f"clone[{_TO_COPY}] index_put_[_index_put_impl_[{_index_put(signature)}]]"
-
-
-def _index_put_inplace(signature: OpSignature) -> str:
-    return f"_index_put_impl_[{_index_put(signature)}]"
 
 
 def _pow(signature: OpSignature) -> str:
@@ -385,10 +373,6 @@ def _any(signature: OpSignature) -> str:
     if signature.input_tensors[0].numel == 1:
         return "view_as[view] to copy_[*]"
     return _reduction(signature)
-
-
-def _extremum(signature: OpSignature) -> str:
-    return "empty as_strided *" if signature.overload == _DEFAULT else ""
 
 
 def _layer_norm(signature: OpSignature) -> str:
@@ -527,16 +511,8 @@ def _foreach(signature: OpSignature) -> str:
     return " ".join([*["empty_strided"] * len(signature.output_tensors), "*"])
 
 
-def _split(signature: OpSignature) -> str:
-    return " ".join([f"narrow[{_SLICE}]"] * len(signature.output_tensors))
-
-
-def _split_with_sizes(signature: OpSignature) -> str:
-    return " ".join([_VIEW] * len(signature.output_tensors))
-
-
-def _unbind(signature: OpSignature) -> str:
-    return " ".join(["select[as_strided]"] * len(signature.output_tensors))
+def _for_each_output(text: str, signature: OpSignature) -> str:
+    return " ".join([text] * len(signature.output_tensors))
 
 
 def _is_nhwc_for_cudnn(signature: OpSignature) -> bool:
@@ -647,11 +623,11 @@ _BY_ARGUMENTS: dict[str, Callable[[OpSignature], str]] = {
     "embedding_dense_backward": _embedding_dense_backward,
     "index_select": _index_select,
     "index_put": _index_put_of_copy,
-    "index_put_": _index_put_inplace,
+    "index_put_": lambda call: f"_index_put_impl_[{_index_put(call)}]",
     "_index_put_impl_": _index_put,
     "_to_copy": _to_copy,
-    "empty_like": _empty_like,
-    "clone": _clone,
+    "empty_like": lambda call: "empty_strided" if _keeps_format(call) else "empty",
+    "clone": lambda call: _TO_COPY if _keeps_format(call) else "empty_like[empty] copy_[*]",
     "cat": _cat,
     "clamp": _clamp,
     "stack": _stack,
@@ -664,9 +640,9 @@ _BY_ARGUMENTS: dict[str, Callable[[OpSignature], str]] = {
     "_scaled_dot_product_efficient_attention_backward": _efficient_attention_backward,
     "constant_pad_nd": _constant_pad,
     "roll": _roll,
-    "split": _split,
-    "split_with_sizes": _split_with_sizes,
-    "unbind": _unbind,
+    "split": lambda call: _for_each_output(f"narrow[{_SLICE}]", call),
+    "split_with_sizes": lambda call: _for_each_output(_VIEW, call),
+    "unbind": lambda call: _for_each_output("select[as_strided]", call),
     "fill_": _fill,
     "pow": _pow,
     "repeat": _repeat,
@@ -682,7 +658,10 @@ _BY_ARGUMENTS: dict[str, Callable[[OpSignature], str]] = {
     "binary_cross_entropy_with_logits": _loss_with_logits,
     "_scaled_dot_product_efficient_attention": _efficient_attention,
     "any": _any,
-    **dict.fromkeys(("max", "min"), _extremum),
+    **dict.fromkeys(
+        ("max", "min"),
+        lambda call: "empty as_strided *" if call.overload == _DEFAULT else "",
+    ),
     "native_layer_norm": _layer_norm,
     "native_layer_norm_backward": _layer_norm_backward,
     "native_batch_norm": _batch_norm,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 import torch
 
 import neusight
+from warm_python import run_python
 
 
 @pytest.fixture
@@ -89,10 +89,7 @@ def test_standard_output_leads_where_it_led(tmp_path: Path) -> None:
         "    print('inside')\nprint('after')\n"
     )
 
-    with (tmp_path / "out.txt").open("w") as out:
-        subprocess.run([sys.executable, "-c", program], stdout=out, check=True, cwd=tmp_path)
-
-    assert (tmp_path / "out.txt").read_text() == "before\ninside\nafter\n"
+    assert run_python("-c", program, cwd=tmp_path).stdout == "before\ninside\nafter\n"
 
 
 def test_the_log_of_a_notebooks_kernel_is_none_of_the_programs_files(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from warm_python import run_python
 
 WORKER = """
 import os, shutil
@@ -46,9 +46,7 @@ def test_a_child_sees_and_changes_the_same_store(way: str, tmp_path: Path) -> No
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "kept").write_text("kept")
 
-    done = subprocess.run(
-        [sys.executable, "script.py", way], cwd=tmp_path, capture_output=True, text=True
-    )
+    done = run_python(str(tmp_path / "script.py"), way, cwd=tmp_path)
 
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "0 notes parent child False True\n"

@@ -21,6 +21,7 @@ def time_us(
     dtype: str = "bfloat16",
     layout: Layout = "contiguous",
     is_backward: bool = False,
+    along_columns: bool = False,
 ) -> float:
     item = 2 if dtype == "bfloat16" else 4
     tensor = item * rows * width
@@ -34,6 +35,7 @@ def time_us(
         variant=variant,
         layout=layout,
         is_backward=is_backward,
+        along_columns=along_columns,
         bytes_read=tensor * (2 if is_backward else 1),
         bytes_written=0 if variant in ("group_norm", "batch_norm_sums") else tensor,
     )
@@ -46,6 +48,13 @@ def test_unaligned_rows_of_a_softmax_take_twice_as_long() -> None:
 
     assert unaligned == pytest.approx(5707, rel=0.1)
     assert 1.8 < unaligned / time_us("softmax", 96 * 3136, 3136) < 3.5
+
+
+def test_from_eight_steps_of_rows_on_several_ctas_share_the_sums_of_a_batch_norm() -> None:
+    def sums_us(rows: int) -> float:
+        return time_us("batch_norm_sums", 1024, rows, along_columns=True)
+
+    assert sums_us(8 * 256) < 0.5 * sums_us(8 * 256 - 1)
 
 
 def test_a_softmax_of_few_rows_does_not_wait_for_others() -> None:

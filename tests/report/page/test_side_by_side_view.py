@@ -13,7 +13,8 @@ from torch import nn
 import neusight
 from neusight.forecast import Forecast
 from neusight.integrations.report.html import html_report
-from neusight.integrations.report.page.side_by_side_view import labels_of
+from neusight.integrations.report.page.html_tables import Detail
+from neusight.integrations.report.page.side_by_side_view import labels_of, view_of_several
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +95,23 @@ def test_a_kernel_that_one_does_not_have_is_no_change_in_percent(forecast: Forec
 
     [row] = re.findall(r"<tr><td>softmax</td>.*?</tr>", page)[:1]
     assert '<td data-v="0">-</td>' in row and "<td>-</td>" in row
+
+
+def test_rows_that_have_no_place_are_added_up(forecast: Forecast) -> None:
+    """The second has no kernel of the classes that are left, and takes no time in them."""
+    with neusight.forecast_on("H100") as other:
+        for _ in range(3):
+            torch.randn(64, 512, device="cuda") @ torch.randn(512, 512, device="cuda")
+            other.step()
+    _, _, *left = forecast.verdict.by_kernel_class
+    detail = Detail(num_spans=60, num_rows=2, num_instances=0)
+
+    page = view_of_several([forecast, other], ["first", "second"], {}, detail)
+
+    [foot] = re.findall(r"<tfoot><tr><td>2 more kernel class.*?</tfoot>", page)
+    times = [float(text) for text in re.findall('data-v="([^"]*)"', foot)]
+    total = sum(row.time_us for row in left)
+    assert times[:3] == pytest.approx([total, 0.0, -total], abs=0.01)
 
 
 def test_what_differs_in_what_ran_is_said(forecast: Forecast) -> None:

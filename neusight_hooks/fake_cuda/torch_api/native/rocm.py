@@ -54,13 +54,11 @@ def install_rocm(patches: Patches, gpu: GPU) -> None:
     patches.set(core, "_cuda_getCompiledVersion", _compiled_version)
     patches.set(core, "_show_config", _build_options)
     if os.environ.get("PYTORCH_MIOPEN_SUGGEST_NHWC", "0") != "1":  # results are NCHW (ConvUtils.h)
-        patches.set(core, "_conv_determine_backend_memory_format", _contiguous)
+        patches.set(
+            core, "_conv_determine_backend_memory_format", lambda *_: torch.contiguous_format
+        )
     patches.replace_code(torch.cuda, "get_gencode_flags", lambda: "")  # those of NVCC
     _install_blas_library(patches, gpu)
-
-
-def _contiguous(*_: object) -> torch.memory_format:
-    return torch.contiguous_format
 
 
 def _compiled_version() -> int:

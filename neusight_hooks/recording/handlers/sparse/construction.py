@@ -287,7 +287,7 @@ def _from_dense(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> An
     dense = args[0]
     if func is aten._to_sparse.sparse_dim:
         return _dense_to_coo(recorder, dense, args[1])
-    layout = _wanted_layout(func, args, kwargs)
+    layout = _wanted_layout(func, kwargs)
     if layout in BLOCKED:
         return _dense_to_blocks(recorder, dense, layout, kwargs["blocksize"])
     coo = _dense_to_coo(recorder, dense, min(2, dense.dim()) if layout else dense.dim())
@@ -300,7 +300,7 @@ def _from_dense_to_blocks(recorder: Recorder, func: Any, args: Args, kwargs: Kwa
     return _dense_to_blocks(recorder, args[0], layout, args[1])
 
 
-def _wanted_layout(func: Any, args: Sequence[Any], kwargs: Kwargs) -> torch.layout | None:
+def _wanted_layout(func: Any, kwargs: Kwargs) -> torch.layout | None:
     name = func._schema.name
     if name.endswith("_csr"):
         return torch.sparse_csr
@@ -370,7 +370,7 @@ def _dense_to_blocks(
     *overloads("to_sparse", "to_sparse_csr", "to_sparse_csc"),
 )
 def _convert(func: Any, self: SparseTensor, *args: Any, **kwargs: Any) -> SparseTensor:
-    return converted(self, _wanted_layout(func, args, kwargs) or torch.sparse_coo)
+    return converted(self, _wanted_layout(func, kwargs) or torch.sparse_coo)
 
 
 def converted(tensor: SparseTensor, layout: torch.layout) -> SparseTensor:
