@@ -1,4 +1,4 @@
-"""What a program measured on one GPU reports another: python benchmarks/carried_programs.py.
+"""What a program measured on one GPU says of another: python benchmarks/carried_programs.py.
 
 Programs of programs.csv (measured whole, with the error of their forecast) that were measured the
 same way on two GPUs: the forecast for the second is multiplied by a share of what was measured on

@@ -535,7 +535,7 @@ class Forecast:
 
     @property
     def findings(self) -> SummaryData:
-        """What is shown of it, as a value."""
+        """The data of the summary, as a value."""
         return SummaryData(
             recording=self.recording,
             verdict=self.verdict,

@@ -352,7 +352,7 @@ def _notes(before: Case, after: Observation, num_moved: int) -> tuple[str, ...]:
 
 
 def _intake_notes(before: Case, now: Case) -> list[str]:
-    """Where it is not known the batch of a step, another batch cannot be distinguished from other
+    """Where the batch of a step is not known, another batch cannot be distinguished from other
     work."""
     if before.metrics["flops"] == now.metrics["flops"]:
         return []

@@ -208,7 +208,7 @@ def _profiled(step: Callable[[], object]) -> tuple[dict[str, Any], list[float]]:
 
 # -- traces ------------------------------------------------------------------------------------
 
-#: What is kept of a trace: nothing that reports the machine but its GPU.
+#: What is kept of a trace: nothing of the machine but its GPU.
 _KEPT_KEYS = (
     "schemaVersion",
     "displayTimeUnit",

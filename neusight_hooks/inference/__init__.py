@@ -1,1 +1,1 @@
-"""Models that generate: their phases, their cache, and what is shown of them."""
+"""Models that generate: their phases, their cache, and the figures of both."""

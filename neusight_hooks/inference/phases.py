@@ -1,4 +1,4 @@
-"""What is shown of a model that generates: time to the first token and to each more, its cache."""
+"""Figures of a model that generates: time to the first token and to each more, its cache."""
 
 from __future__ import annotations
 

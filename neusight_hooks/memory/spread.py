@@ -107,8 +107,8 @@ def verdict_of_memory(
     """Three ways: it fits also with the upper end, not even with the lower, or neither is sure.
 
     `fits` is so with what is forecast, which needs `needed_bytes` where nothing limits it, or as
-    much as there is. `fits_into` reports another capacity; it is asked where the sum alone does not
-    state, since the allocator gives cached memory back before it fails.
+    much as there is. `fits_into` says so of another capacity; it is called where the sum alone does
+    not decide, since the allocator gives cached memory back before it fails.
     """
     if fits:
         if needed.high <= capacity_bytes:

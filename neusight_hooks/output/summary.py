@@ -1,4 +1,4 @@
-"""What is shown of a forecast: the first screen in words, and all figures as plain values."""
+"""The summary of a forecast: the first screen as text, and all figures as plain values."""
 
 from __future__ import annotations
 

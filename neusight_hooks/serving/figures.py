@@ -1,4 +1,4 @@
-"""What is shown of a server's run: latencies, throughput, goodput, what limits it, its cost."""
+"""Figures of a server's run: latencies, throughput, goodput, what limits it, its cost."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ _LEAST_PRIOR_SD = 0.15
 _PRIOR_SD, _FITTED_SD = 0.2, 0.1
 #: Floors differ more: 1.5 to 2.8 µs on the GPUs that were measured.
 _FLOOR_SD = 0.4
-#: A problem reports a constant where 1 % of it moves the problem's time by so many percent.
+#: A problem determines a constant where 1 % of it moves the problem's time by so many percent.
 _SENSITIVE = 0.4
 #: A constant on which fewer problems than this depend is left alone.
 _MIN_INFORMATIVE = 3

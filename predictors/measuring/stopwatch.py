@@ -136,8 +136,8 @@ def measured_probes(
     sustained: bool = False,
     begin: Callable[[Probe], object] = lambda probe: None,
 ) -> Iterator[Sample | Refusal]:
-    """Samples of each probe, L2 cold and hot; or, under load, sustained ones. `begin` is shown of
-    each probe before it is touched. A probe that fails, or stays noisy, gives a `Refusal`."""
+    """Samples of each probe, L2 cold and hot; or, under load, sustained ones. `begin` is called
+    with each probe before it is run. A probe that fails, or stays noisy, gives a `Refusal`."""
     modes = ("hot",) if sustained else ("hot", "cold")
     trials: list[_ProbeTrial] = []
     for probe in probes:

@@ -103,7 +103,7 @@ def _sizes(kernel: Kernel) -> tuple[float, ...]:
 class Habitat:
     """The published predictor; its perceptrons are trained by `neusight fit --predictor habitat`.
 
-    `measured` reports kernels on the GPU `source` what they took there. OptionError where one of
+    `measured` gives the time that kernels took on the GPU `source`. OptionError where one of
     the two is given without the other.
     """
 

@@ -176,7 +176,7 @@ def _nearest(version: tuple[int, int], vendor: str) -> GPU:
     )
 
 
-#: What the power limit reports a product, where it was not measured it (`physics/power.py`).
+#: What the power limit says of a product, where that was not measured (`physics/power.py`).
 _OF_POWER = ("gemm_utilization", "fp32_gemm_utilization", "sustained_factor")
 
 #: The other constants, whose mean over measured GPUs is the prior of another.

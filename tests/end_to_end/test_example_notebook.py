@@ -18,7 +18,7 @@ from notebook_kernel import needs_kernel
 from places import ROOT
 
 PATH = ROOT / "examples" / "forecast_in_a_notebook.ipynb"
-#: Another version may launch other kernels; what is shown of each is the same.
+#: Another version may launch other kernels; the output is the same.
 TORCH = "2.13."
 #: A file that people read on the web and clone.
 MOST_BYTES = 20_000

@@ -1,4 +1,4 @@
-"""What scripts written for CUDA do, omitted it: each idiom leaves the ops it should."""
+"""Idioms of scripts written for CUDA, without CUDA: each records the ops that it should."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shown of a model that generates."""
+"""Figures of a model that generates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people and files are shown of a suite."""
+"""The tables and files of a suite."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class MetricChange(NamedTuple):
 
     @property
     def one_before(self) -> float:
-        """What is shown of before: of one, where it is judged so."""
+        """The earlier figure as shown: of one sample or token, where it is judged so."""
         return self.before / self.counts[0]
 
     @property

@@ -9,7 +9,7 @@ class Metric(NamedTuple):
     """A figure by its name, what it is called, and its unit: "us", "bytes", "flops", "tokens/s",
     "samples/s" or "" (a count). Less is better, but of what is so much a second.
 
-    `of_one` is what it is called where it is shown of one sample: of another batch it is judged so.
+    `of_one` is its name per sample, by which it is judged where the batch is another one.
     """
 
     name: str
@@ -30,7 +30,7 @@ METRICS = (
     Metric("communication_bytes", "communication", "bytes"),
 )
 
-#: What is kept beside that where it is known the batch of a step, of all ranks; not judged.
+#: What is kept beside that where the batch of a step, of all ranks, is known; not judged.
 INTAKE_METRICS = (
     Metric("samples_per_step", "samples a step", ""),
     Metric("tokens_per_step", "tokens a step", ""),

@@ -38,7 +38,7 @@ def nearest_gpu_by_name(name: str) -> GPU | None:
 
 
 def nearest_gpu(profile: Profile) -> NearestGPU | None:
-    """The nearest by the figures that the profile reports its GPU, among several such by the name;
+    """The nearest by the figures that the profile has of its GPU, among several such by the name;
     by the name alone where it states none. None where nothing is like it."""
     alike = alike_gpus(profile)
     by_name = nearest_gpu_by_name(profile.device_name)
@@ -50,7 +50,7 @@ def nearest_gpu(profile: Profile) -> NearestGPU | None:
 
 
 def alike_gpus(profile: Profile) -> list[GPU]:
-    """GPUs with the SMs, capability and memory that the profile reports its own ("AMD Radeon
+    """GPUs with the SMs, capability and memory that the profile states of its own ("AMD Radeon
     Graphics" is all that some drivers say of an MI250)."""
     reported = profile.metadata.get("deviceProperties")
     rows = [row for row in reported if isinstance(row, dict)] if isinstance(reported, list) else []

@@ -107,7 +107,7 @@ class _Server:
 
     def run_in_turn(self, ranks: Iterable[int]) -> None:
         """Runs these, one and what it brings first, then as many at a time as there are cores. What
-        they print is shown of one that fails."""
+        they print is shown if one fails."""
         waiting = iter(ranks)
         self._shows_all = False
         at_once = 1

@@ -17,7 +17,7 @@ _LONGEST_TEXT = 240
 
 @dataclass(frozen=True)
 class Detail:
-    """How much a page reports each forecast; what is more is summed up, and that is said."""
+    """How much of each forecast a page shows; the rest is summed up, with a note."""
 
     num_spans: int
     num_rows: int

@@ -83,7 +83,7 @@ def _scatter(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 
 def _chosen(recorder: Recorder, out: Any, dim: int, index: Any) -> torch.Tensor | None:
-    """Which places of `out` were invented, or one in turn of few where it is not known them."""
+    """Which places of `out` were invented, or one in turn of few where that is not known."""
     if recorder.known.is_invented(index):
         return recorder.known.of(index)
     is_one = dim in (-1, out.dim() - 1) and index.shape[-1:] == (1,)

@@ -1,4 +1,4 @@
-"""Streams of one rank among several: what is not known the time of yet is held, in order."""
+"""Streams of one rank among several: entries of unknown time are held, in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is not known the time of is held, and happens in order once somebody does."""
+"""Entries of unknown time are held, and run in order once it is known."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def _install_keys(
     )
 
     def with_ours(found: tuple[str, list[str]], graph: Any, *more: object) -> tuple[str, list[str]]:
-        # What is shown of these names lines, and what a GPU could save.
+        # The notes on these name lines, and what a GPU could save.
         is_tuned = any(getattr(inductor_config, name) for name in TUNING)
         reported = (gpu,) if is_tuned else ()
         facts = facts_of(graph, with_lines=is_tuned or inductor_config.triton.cudagraphs)

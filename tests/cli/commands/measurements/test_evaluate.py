@@ -1,4 +1,4 @@
-"""`neusight evaluate --suite`: tables, files, and what is shown of wrong use."""
+"""`neusight evaluate --suite`: tables, files, and messages for wrong use."""
 
 from __future__ import annotations
 
