@@ -10,7 +10,8 @@ in training the loss and backward, without an optimizer; `cudnn.benchmark` is se
 `zero_grad` filled the gradients with zeros and backward added to them (half a GB in VGG): hosts
 whose CUDA is older run so. Each program is recorded once and kept under `--recordings`, and priced
 on every GPU. Rows of several GPUs are of nn.DataParallel and are not run. Where the host binds, the
-machine decides: those rows are counted apart. Nothing is fitted to these figures.
+machine decides: those rows are counted apart. Nothing is fitted to these figures but the launches
+of the host under WSL 2, to half of its models.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ class Case:
     measured_us: float
     #: Whether `zero_grad` fills gradients with zeros instead of dropping them.
     keeps_gradients: bool = False
+    is_wsl: bool = False
 
     @property
     def program(self) -> str:
@@ -84,14 +86,18 @@ class Result:
 
 def cases() -> Iterator[Case]:
     """Every measured step of one GPU."""
-    older = set(_older_hosts())
+    older, wsl = set(_older_hosts()), set(_wsl_hosts())
     for row in read_table(DATA):
         if row["num_gpus"] == "1":
             yield Case(
                 row["gpu"], row["host"], row["model"], row["mode"], row["dtype"],
                 int(row["batch_per_gpu"]), float(row["median_ms"]) * 1e3,
-                row["mode"] == "training" and row["host"] in older,
+                row["mode"] == "training" and row["host"] in older, row["host"] in wsl,
             )  # fmt: skip
+
+
+def _wsl_hosts() -> Iterator[str]:
+    return (row["host"] for row in read_table(HOSTS) if "WSL" in row["kernel"])
 
 
 #: The oldest CUDA that torch 2.0 was built for.
@@ -181,7 +187,7 @@ def recorded(case: Case, folder: Path) -> Forecast:
         torch.backends.cudnn.benchmark = before
         path.parent.mkdir(parents=True, exist_ok=True)
         found.save(path)
-    return _on(path, case.gpu)
+    return _on(path, case.gpu, "wsl" if case.is_wsl else None)
 
 
 @lru_cache(maxsize=1)
@@ -190,9 +196,9 @@ def _kept(path: Path) -> Forecast:
 
 
 @lru_cache(maxsize=64)
-def _on(path: Path, gpu: str) -> Forecast:
+def _on(path: Path, gpu: str, host: str | None) -> Forecast:
     """What was kept, priced on a GPU, of which several hosts have one."""
-    return _kept(path).on(gpu)
+    return _kept(path).on(gpu, host=host)
 
 
 def result_of(case: Case, folder: Path) -> Result:

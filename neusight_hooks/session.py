@@ -425,8 +425,8 @@ class forecast_on:  # a context manager reads as a verb
     `gpu` is a name (`neusight gpus` lists them) or a `GPU`, or a list of them: the process is
     forked for each after the first, runs the block there without output, and its writes are
     dropped; `Forecast.on` then has what the program does on each. `predictor` a name or your own;
-    `host` "plain", "cloud", "older", "profiled" (as slow as a profiler makes machines with that
-    GPU), each also with ingredients ("cloud,ghz=3.4,torch=2.1,launch=2.6"), or a
+    `host` "plain", "cloud", "older", "wsl", "profiled" (as slow as a profiler makes machines with
+    that GPU), each also with ingredients ("cloud,ghz=3.4,torch=2.1,launch=2.6"), or a
     `HostProfile` (default: what machines with that GPU usually have); `calibration` what
     `neusight.calibrate` made of measurements on that GPU, or its file; `on_trace_ready` is called
     with the forecast when the block ends; `on_out_of_memory="raise"` raises

@@ -335,7 +335,7 @@ class _Replayed(Placement):
         self.live: dict[Hashable, Alloc] = {}
         self.out_of_memory: OutOfMemory | None = None
         self.peak_allocated = 0
-        self.peak_index = -1
+        self.events_to_peak = 0
         self._context_bytes = context_bytes
 
     def place(self, storage: Hashable, alloc: Source, stream: int) -> bool:
@@ -350,7 +350,8 @@ class _Replayed(Placement):
         block = allocator.block_of(storage)
         if block is not None:
             if allocator.allocated > self.peak_allocated:
-                self.peak_allocated, self.peak_index = allocator.allocated, len(self.events)
+                self.peak_allocated = allocator.allocated
+                self.events_to_peak = len(self.events) + 1
             self.events.append(
                 MemoryEvent(
                     max(self.mark, 0), self.step, block.num_bytes, block.address,
@@ -410,14 +411,14 @@ def memory_of(
     available = None if capacity_bytes is None else max(0, capacity_bytes - context_bytes)
     memory = _Replayed(Allocator(available, settings), workspaces, context_bytes)
     steps = place_all(recording, memory)
-    events, peak = memory.events, memory.peak_index
+    events, to_peak = memory.events, memory.events_to_peak
     return MemoryTimeline(
         events=tuple(events),
         steps=steps,
         peak_allocated=memory.peak_allocated,
         peak_reserved=max((step.peak_reserved for step in steps), default=0),
-        peak_event=events[peak] if peak >= 0 else None,
-        alive_at_peak=_alive_after(events[: peak + 1]),
+        peak_event=events[to_peak - 1] if to_peak else None,
+        alive_at_peak=_alive_after(events[:to_peak]),
         capacity_bytes=capacity_bytes,
         context_bytes=context_bytes,
         settings=memory.allocator.settings,

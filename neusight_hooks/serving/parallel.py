@@ -92,10 +92,10 @@ def tensor_parallel(
         return tuple(launches)
     groups = joined_products(launches)
     first_of = {at: group[0] for group in groups for at in group}
-    last_product = max((group[0] for group in groups), default=-1)
+    last_product = max((group[0] for group in groups), default=None)
     found: list[LaunchedKernel] = []
     is_cut = False
-    column = -1  # the group that cut the hidden state
+    column: int | None = None  # the group that cut the hidden state
     for at, launch in enumerate(launches):
         kernel = launch.kernel
         if kernel.kernel_class is KernelClass.ATTENTION:

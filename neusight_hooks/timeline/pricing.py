@@ -26,13 +26,14 @@ from neusight.timeline.host import (
     PLAIN,
     PROFILED,
     PROFILED_OLDER,
+    WSL,
     HostProfile,
 )
 
 #: Ends the name of a host whose costs were measured.
 CALIBRATED_HOST = ", calibrated"
 _PROFILED = (PROFILED.name, PROFILED_OLDER.name)
-_PLAIN = (PLAIN.name, CLOUD.name, OLDER.name)
+_PLAIN = (PLAIN.name, CLOUD.name, OLDER.name, WSL.name)
 
 #: A host that was measured differs from itself by this share (runs on one machine, a day apart,
 #: data/kernelbench v0 of L40S).

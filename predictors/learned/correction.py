@@ -386,6 +386,9 @@ class Trained:
 _MEASURED_COLD = ("RDNA", "RDNA2", "RDNA3")
 _WARM_KIN = "MI25"
 
+#: Keeps a ratio of times defined, us.
+_TINY_US = 1e-9
+
 #: Half width at least of what another card's rows say.
 _RELATED_SPREAD = 0.6
 
@@ -403,7 +406,10 @@ def _adjusted(
     outside = network.num_outside(features)
     most = np.where(outside > 0, _MOST_OUTSIDE, np.inf)
     factors = exp_of(np.clip(network.run(features), -most, most))
-    times = np.array([timing.time_us for timing in timings]) * factors
+    physics_us = np.array([timing.time_us for timing in timings])
+    # No kernel is shorter than one that does nothing, whatever the network says of its work.
+    factors = np.maximum(factors, np.minimum(1.0, gpu.floor_us / np.maximum(physics_us, _TINY_US)))
+    times = physics_us * factors
     classes = np.searchsorted(np.array(SIZE_CLASSES_US), times, side="right")
     widening = np.minimum(_WIDENING**outside, _WIDEST_FACTOR)
     spreads = network.spreads[knowledge_of(related or gpu, network)][classes] * widening

@@ -288,5 +288,13 @@ def test_one_slow_token_changes_no_line(
     assert generation.tpot_us(2000) == pytest.approx(base + slope * 2000, rel=1e-3)
 
 
+def test_few_tokens_and_tokens_of_one_context_give_no_slope() -> None:
+    rising = tuple(DecodeCall(context, 10.0 * context) for context in range(1, 5))
+    level = tuple(DecodeCall(7, latency_us) for latency_us in (1.0, 2.0, 3.0, 4.0, 5.0))
+
+    assert Generation(1, 0, 1.0, rising).us_per_context == 0.0
+    assert Generation(1, 0, 1.0, level).us_per_context == 0.0
+
+
 def test_nothing_comes_of_nothing() -> None:
     assert generation_of(Timeline((), (), (), 0)) is None

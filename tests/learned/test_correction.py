@@ -228,6 +228,25 @@ def test_corrected_times_stay_finite_and_above_the_roofline(
     assert 0 < found.low_us <= found.latency_us <= found.high_us
 
 
+@given(
+    st.sampled_from(["H100", "B200", "A100", "V100", "T4", "P100", "RTX 4090"]),
+    st.sampled_from(["float32", "bfloat16"]),
+    st.integers(1, 2048),
+    st.integers(1, 64),
+)
+@settings(max_examples=60, deadline=None)
+def test_no_network_makes_a_kernel_shorter_than_one_that_does_nothing(
+    name: str, dtype: str, batch: int, edge: int
+) -> None:
+    gpu = find_gpu(name)
+    kernel = Kernel.gemm(edge, edge, edge, batch=batch, dtype=dtype, layout="nn")
+
+    [by_physics] = Tiled(correction=None).predict([kernel], gpu)
+    [estimate] = Tiled().predict([kernel], gpu)
+
+    assert estimate.latency_us >= 0.999 * min(gpu.floor_us, by_physics.latency_us)
+
+
 def test_without_a_correction_the_physics_is_left_alone() -> None:
     kernel = Kernel.gemm(4096, 4096, 4096)
 

@@ -234,21 +234,21 @@ def test_rows_are_distinguished_by_class_and_width(
 
 
 def test_an_attentions_sizes_tiles_and_shares() -> None:
-    kernel = Kernel.attention(2, 16, 4, 200, 1000, 96, causal=True, dtype="bfloat16")
+    kernel = Kernel.attention(2, 16, 4, 290, 600, 160, causal=True, dtype="bfloat16")
 
     found = columns_of(ATTENTION_FEATURES, kernel, time_of(40.0, split_k=2))
 
     assert found == about(
-        batch=2, heads=16, group=4, seq_q=200, seq_kv=1000, head_dim=96,
-        head_dim_fill=96 / 128, causal=1.0,
-        seq_q_fill_64=200 / 256, seq_q_fill_128=200 / 256, seq_kv_fill_128=1000 / 1024,
-        tiles_per_sm=0.64, tiles_fill=0.64, units_per_sm=0.08, units_fill=0.08, split=2,
+        batch=2, heads=16, group=4, seq_q=290, seq_kv=600, head_dim=160,
+        head_dim_fill=160 / 192, causal=1.0,
+        seq_q_fill_64=290 / 320, seq_q_fill_128=290 / 384, seq_kv_fill_128=600 / 640,
+        tiles_per_sm=0.96, tiles_fill=0.96, units_per_sm=0.08, units_fill=0.08, split=2,
         bytes_per_l2=kernel.num_bytes / 2**20,
         floor_share=2.0 / 40.0,
         matrix_share=kernel.flops / 0.5e6 / 40.0,
-        exponential_share=kernel.flops / (4 * 96) / (16 * 1000 * 100) / 40.0,
+        exponential_share=kernel.flops / (4 * 160) / (16 * 1000 * 100) / 40.0,
         dram_share=kernel.num_bytes / 1e6 / 40.0,
-        serial_share=1000 * 128 * 4 * 96 / 5000.0 / 40.0,
+        serial_share=600 * 128 * 4 * 160 / 5000.0 / 40.0,
     )  # fmt: skip
 
 

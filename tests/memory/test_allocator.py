@@ -237,6 +237,19 @@ def test_divisions_may_differ_by_size() -> None:
     assert chosen.roundup_power2_divisions == (8,) * 7 + (0, 4, 0, 2, 1, 1, 1, 1, 1)
 
 
+def test_sizes_are_in_mebibytes() -> None:
+    chosen, ignored = settings_of(
+        "max_split_size_mb:64,max_non_split_rounding_mb:30,large_segment_size_mb:40"
+    )
+
+    assert ignored == ()
+    assert chosen == AllocatorSettings(
+        max_split_bytes=64 * MIB,
+        max_non_split_rounding_bytes=30 * MIB,
+        large_segment_bytes=40 * MIB,
+    )
+
+
 def test_settings_that_nobody_reads_are_named() -> None:
     text = "expandable_segments:yes, max_split_size_mb:128,wrong:1,pinned_num_register_threads:4"
 

@@ -120,6 +120,7 @@ def test_a_verdict_of_nothing_is_zero() -> None:
     verdict = verdict_of(recording_of(), timeline([]), ROUND_GPU, HOST)
 
     assert verdict == Verdict()
+    assert verdict.step_latency == (0.0, 0.0, 0.0)
     assert verdict.coverage == {"trained": 0.0, "physics": 0.0, "fallback": 0.0}
 
 
@@ -136,6 +137,7 @@ def test_a_verdict_speaks_of_the_steady_step_and_counts_the_whole_block() -> Non
     steady = step_span(
         "train", 100.0, busy=80.0, host=60.0, represents=9, entries=entries, kernels=(1, 4)
     )
+    steady = replace(steady, communication_ns=5_000)
 
     found = verdict_of(
         recording_of(Step("train", entries, 10), options={"tokens_per_step": "4096"}),
@@ -168,7 +170,7 @@ def test_a_verdict_speaks_of_the_steady_step_and_counts_the_whole_block() -> Non
         "latency_us": 100.0,
         "gpu_busy_us": 80.0,
         "host_us": 60.0,
-        "communication_us": 0.0,
+        "communication_us": 5.0,
     }
 
 

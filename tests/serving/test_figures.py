@@ -74,6 +74,12 @@ def test_a_load_beyond_what_the_server_does_is_said_to_be() -> None:
     assert heavy.saturation.startswith("the load is beyond saturation")
 
 
+def test_the_rate_that_is_offered_is_that_of_the_arrivals() -> None:
+    requests = [InferenceRequest(at, 0.5 * at, 100, 50) for at in range(11)]
+
+    assert serving_figures([run(requests)], H100, num_gpus=1).offered_rate == 2.0
+
+
 def test_requests_at_once_are_no_saturation() -> None:
     requests = [InferenceRequest(at, 0.0, 100, 50) for at in range(50)]
 

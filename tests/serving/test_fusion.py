@@ -347,6 +347,12 @@ def test_tensor_parallel_cuts_columns_then_rows_and_adds_up() -> None:
     assert collectives == ["all_reduce"] * 3 + ["all_gather"]
 
 
+def test_one_rank_launches_what_the_model_does() -> None:
+    launches = engine_launches(model(), tokens=TOKENS).launches
+
+    assert tensor_parallel(launches, 1) == tuple(launches)
+
+
 def test_the_weights_of_all_ranks_are_those_of_the_model() -> None:
     fused = engine_launches(model(), tokens=TOKENS)
 

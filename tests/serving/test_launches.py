@@ -82,6 +82,23 @@ def test_kernels_follow_what_a_ragged_batch_holds() -> None:
     assert at(positions, *batch).size == RowsSize(1, 102)  # no padding: each token has its own
 
 
+def test_what_runs_once_the_layers_are_done_grows_with_the_sequences() -> None:
+    """Of batches of one size: behind the last product nothing shows what a kernel follows."""
+    sequences, vocabulary = 4, 32000
+    kernels = [
+        Kernel.gemm(sequences, vocabulary, HIDDEN, dtype="bfloat16"),
+        Kernel.elementwise("scale", sequences * vocabulary, dtype="bfloat16"),
+    ]
+    launches = tuple(LaunchedKernel(kernel, "model") for kernel in kernels)
+    points = [RecordedPoint(sequences, 16, past, launches) for past in (256, 512, 1024)]
+
+    logits, scale = fitted_kernels(points)
+
+    batch = ((1, 300),) * 8
+    assert at(logits, *batch) == Kernel.gemm(8, vocabulary, HIDDEN, dtype="bfloat16")
+    assert at(scale, *batch) == Kernel.elementwise("scale", 8 * vocabulary, dtype="bfloat16")
+
+
 def test_it_is_known_what_a_kernel_depends_on() -> None:
     product, _, mask_of, attention, logits, _ = fitted_kernels(recorded())
 

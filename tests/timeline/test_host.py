@@ -19,6 +19,7 @@ from neusight.timeline.host import (
     PLAIN,
     PROFILED,
     PROFILED_OLDER,
+    WSL,
     HostProfile,
     dispatch_us,
     host_of,
@@ -80,7 +81,7 @@ def test_the_dearest_kernel_decides_the_dispatch() -> None:
     assert cost == pytest.approx(PLAIN.convolution_us + PLAIN.extra_kernel_us)
 
 
-@pytest.mark.parametrize("host", [PLAIN, CLOUD, OLDER, PROFILED], ids=lambda host: host.name)
+@pytest.mark.parametrize("host", [PLAIN, CLOUD, OLDER, WSL, PROFILED], ids=lambda host: host.name)
 def test_every_profile_lies_among_the_hosts_it_stands_for(host: HostProfile) -> None:
     assert host.fastest < 1.0 < host.slowest
 
@@ -97,6 +98,16 @@ def test_an_older_host_is_slower_but_its_gpu_is_not() -> None:
         PLAIN.kernel_gap_us,
         PLAIN.launch_latency_us,
     )
+
+
+def test_launches_take_longer_under_wsl_and_nothing_else_does() -> None:
+    costs = {name: getattr(WSL, name) for name in HOST_COSTS}
+
+    assert WSL.launch_us > 10 * PLAIN.launch_us
+    assert costs == {name: getattr(PLAIN, name) for name in HOST_COSTS} | {
+        "launch_us": WSL.launch_us
+    }
+    assert stated_host("wsl,launch=30", find_gpu("RTX 4060 Ti")).launch_us == 30.0
 
 
 @pytest.mark.parametrize(
@@ -171,6 +182,15 @@ def test_an_older_torch_dispatches_slower_and_launches_alike() -> None:
     assert host.op_us > CLOUD.op_us
     assert (host.launch_us, host.loop_us) == (CLOUD.launch_us, CLOUD.loop_us)
     assert host.assumes == "a core at 3 GHz, the dispatcher of torch 1.13"
+
+
+@pytest.mark.parametrize(
+    ("version", "share"), [("1.13", 1.3), ("2.0", 1.1), ("2.2", 1.1), ("2.3", 1.0), ("2.9", 1.0)]
+)
+def test_each_release_of_torch_has_its_dispatch(version: str, share: float) -> None:
+    host = stated_host(f"cloud,torch={version}", find_gpu("A100"))
+
+    assert host.op_us / CLOUD.op_us == pytest.approx(share)
 
 
 def test_a_stated_host_is_stated_again_by_its_name() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from neusight.predictors.errors import DataError
 from neusight.predictors.kernel import ConvolutionSize, Kernel
@@ -99,6 +100,36 @@ def test_a_family_of_two_tables_is_fitted_on_two_folders(
         "T4 fp32 backward_input NCHW",
     }
     assert (tmp_path / "out" / "convolution_fp32_unseen.npz").exists()
+
+
+def written_convolutions(folder: Path, added_us: NDArray[np.float64]) -> Path:
+    """Short and long convolutions in turn; a row takes 50 µs, its kernel and `added_us`."""
+    lines = ["gpu,B,Input_Channel,Output_Channel,Kernel_Szie,Input_Size,Stride,Padding,latency_us"]
+    for index, added in enumerate(added_us):
+        batch, channels = (1 + index % 7, 8 + index % 90) if index % 2 else (64, 300)
+        flops = 2 * batch * channels * 64 * 14 * 14 * 9
+        lines.append(f"V100,{batch},{channels},64,3,14,1,1,{50.0 + flops / 1e8 + added}")
+    (folder / "conv_kernels.csv").write_text("\n".join(lines))
+    return folder
+
+
+def test_what_the_overhead_grew_by_is_taken_off_the_labels(tmp_path: Path) -> None:
+    order = np.linspace(0.0, 1.0, 600)
+
+    table = written_convolutions(tmp_path, 40.0 * order + 200.0 * order**2)
+    [group] = read_dataset(table, tables=("conv_kernels",)).groups
+
+    assert 400 < len(group.launches) < 600  # half of the short ones say what it grew by
+    expected = [50.0 + kernel.flops / 1e8 for [kernel] in group.launches]
+    assert group.latency_us.tolist() == pytest.approx(expected, abs=1.0)
+
+
+def test_a_table_of_few_short_convolutions_is_taken_as_it_is(tmp_path: Path) -> None:
+    table = written_convolutions(tmp_path, np.linspace(0.0, 240.0, 60))
+    [group] = read_dataset(table, tables=("conv_kernels",)).groups
+
+    assert len(group.launches) == 60
+    assert group.latency_us[-1] > 280.0
 
 
 def test_each_shape_is_in_one_fold() -> None:

@@ -64,6 +64,7 @@ def test_values_are_counted_once_each_without_loads_and_casts() -> None:
 def test_instructions_of_a_loop_are_those_of_each_element() -> None:
     assert num_instructions(LOOPED) == 2 + 3  # load, maximum; load, difference, store
     assert num_instructions(LOOPED.replace("tmp4 - tmp2", "tl_math.exp(tmp4)")) == 2 + 3 + 6
+    assert num_instructions(LOOPED.replace("tmp4 - tmp2", "tmp4 / tmp2")) == 2 + 3 + 6
 
 
 #: A product of a vector, activated first, with a matrix, as torch 2.13 writes it (shortened).

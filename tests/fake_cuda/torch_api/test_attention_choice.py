@@ -322,6 +322,16 @@ def test_a_mask_expanded_along_the_keys_leaves_only_math() -> None:
     assert choose_attention(attention(mask=mask)) == "math"
 
 
+@pytest.mark.parametrize(("dim", "expected"), [(1, "flash"), (2, "math")])
+def test_elements_of_heads_lie_side_by_side_where_a_head_has_several(
+    dim: int, expected: str
+) -> None:
+    spaced = TensorSpec((2, 8, 128, dim), (8 * 128 * 4 * dim, 128 * 4 * dim, 4 * dim, 4), "float16")
+    call = replace(attention(D=dim), query=spaced, key=spaced, value=spaced)
+
+    assert choose_attention(call, compute_capability=(8, 0)) == expected
+
+
 @pytest.mark.parametrize(
     ("call", "expected"),
     [

@@ -35,6 +35,19 @@ def test_a_step_is_one_kernel(home: str, name: str, bytes_an_element: int) -> No
     assert any(home.partition(".")[0] in line and name in line for line in forecast.warnings)
 
 
+def test_adam_counts_its_steps() -> None:
+    with neusight.forecast_on("H100"):
+        from apex.optimizers import FusedAdam
+
+        weight = torch.nn.Parameter(torch.ones(8, device="cuda", dtype=BF16))
+        optimizer = FusedAdam([weight], lr=0.1)
+        for _ in range(3):
+            weight.sum().backward()
+            optimizer.step()
+
+    assert optimizer.param_groups[0]["step"] == 3
+
+
 def test_momentum_has_a_buffer_of_the_parameters_type() -> None:
     with neusight.forecast_on("H100"):
         from apex.optimizers import FusedSGD  # type: ignore[import-not-found]

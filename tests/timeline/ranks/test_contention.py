@@ -78,6 +78,18 @@ def test_kernels_of_two_streams_that_leave_each_other_room_take_no_longer() -> N
     assert stretches([span(RELU, 0, 10), span(RELU, 5, 20, stream=1)], H100) == [0, 0]
 
 
+@pytest.mark.parametrize(("share", "longer_us"), [(0.5, 0), (0.75, 50)])
+def test_kernels_of_two_streams_share_the_bandwidth_that_each_of_them_needs(
+    share: float, longer_us: int
+) -> None:
+    """Two that each move three quarters of what the DRAM can take half as long again."""
+    full = H100.bandwidth_gbps * H100.bandwidth_utilization * 1e3 * 100
+    kernel = replace(RELU, bytes_read=round(share * full), bytes_written=0)
+    kernels = [span(kernel, 0, 100, stream=stream) for stream in (0, 1)]
+
+    assert stretches(kernels, H100) == [longer_us * 1000] * 2
+
+
 @pytest.mark.parametrize(("num_waves", "longer_us"), [(8.0, 100), (0.5, 0), (0.6, 20)])
 def test_products_of_two_streams_share_the_sms_that_each_of_them_needs(
     num_waves: float, longer_us: int
