@@ -144,8 +144,10 @@ class Rows:
 
 
 def collect(groups: Sequence[Group], family: str) -> list[Rows]:
-    """The rows of a family; what precedes its kernel in a launch is taken off the label."""
-    found = (_rows_of(group, family) for group in groups)
+    """The rows of a family in its tables; what precedes its kernel in a launch is taken off the
+    label."""
+    tables = RECIPES[family].tables
+    found = (_rows_of(group, family) for group in groups if group.table in tables)
     return [rows for rows in found if rows is not None and len(rows.target)]
 
 
