@@ -172,7 +172,11 @@ def kind_of(row: Row) -> str:
     if source == "kernels":
         is_product = operation in ("linear", "bmm")
         return "products, FP32" if is_product else "vectors, softmax, norms, FP32"
-    named = {"conv_kernels": "convolutions, FP32", "collectives": "collectives"}
+    named = {
+        "conv_kernels": "convolutions, FP32",
+        "conv": "convolutions by pass",
+        "collectives": "collectives",
+    }
     return named.get(source, "norms and quantization, 16 bit")
 
 

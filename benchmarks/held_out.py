@@ -76,14 +76,19 @@ def measure(
     progress: Callable[[str], None] = lambda text: None,
 ) -> list[Line]:
     """Every split: the shapes held out of training, then each GPU, then each architecture; and what
-    no network covers. What a network prices in a table that it was not fitted to is left out.
+    no network covers. A table that two folders have is the first one's; what a network prices in a
+    table that it was not fitted to is left out.
 
     Leaving GPUs out trains networks again, which takes most of the time; `leave_out=False` skips
     it. Labels with host overhead are scored as `evaluate` does: without the rows that estimate it,
     without it, and above twice the shortest label.
     """
-    measured = [group for folder in folders for group in read_dataset(folder).groups]
-    present = {group.table for group in measured}
+    measured: list[Group] = []
+    present: set[str] = set()
+    for folder in folders:
+        found = [group for group in read_dataset(folder).groups if group.table not in present]
+        measured += found
+        present |= {group.table for group in found}
     families = [name for name in families if present.issuperset(RECIPES[name].tables)]
     shipped = NetworkFolder(weights)
     rows = {family: collect(measured, family) for family in families}

@@ -53,6 +53,7 @@ def test_programs_are_scored_by_gpu(
         ("kernels", "linear", "fp32", "products, FP32"),
         ("kernels", "softmax", "fp32", "vectors, softmax, norms, FP32"),
         ("conv_kernels", "conv", "fp32", "convolutions, FP32"),
+        ("conv", "backward_weight NCHW", "fp32", "convolutions by pass"),
         ("collectives", "all_reduce", "fp16", "collectives"),
         ("memory_bound", "rope", "bf16", "norms and quantization, 16 bit"),
     ],
