@@ -1,4 +1,4 @@
-"""What a kernel is, what a GPU is, how long one takes on the other."""
+"""Kernels, GPUs, and how long a kernel takes on a GPU."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Checks without a GPU: a baseline, what was seen, the judgement, its words."""
+"""Checks without a GPU: the baseline, what is compared, the verdict and its text."""

@@ -1,4 +1,4 @@
-"""The files that commands write: what cannot be written is reported after all else was said."""
+"""The files that commands write; failures to write are reported after all other output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def tried(write: Callable[[], object], path: str) -> list[str]:
-    """Writes; the problem in words where the file cannot be written."""
+    """Writes a file; returns the text of the problem if that fails."""
     try:
         write()
     except OSError as error:
@@ -38,12 +38,12 @@ def write_files(
 
 
 def write_json(path: str, document: Any) -> None:
-    """Writes aside and renames, keys sorted, so that equal values give equal bytes."""
+    """Writes atomically, with sorted keys, so that equal values give equal bytes."""
     write_text(path, json.dumps(document, indent=1, sort_keys=True, allow_nan=False) + "\n")
 
 
 def write_text(path: str, text: str) -> None:
-    """Writes aside and renames."""
+    """Writes atomically."""
     from neusight.predictors.files import write_atomically
 
     write_atomically(Path(path), text.encode())
@@ -91,12 +91,12 @@ def _written(
 
 
 def print_progress(text: str) -> None:
-    """How far a command is, on a terminal."""
+    """Shows the progress of a command on a terminal."""
     if sys.stderr.isatty():
         print(f"neusight: {text}", file=sys.stderr, flush=True)
 
 
 def report_problems(problems: Iterable[str]) -> None:
-    """Says on standard error what could not be done."""
+    """Prints the problems to standard error."""
     for problem in problems:
         print(f"neusight: {problem}", file=sys.stderr)

@@ -132,7 +132,7 @@ def _run_guarded(words: list[str], *, is_command_line: bool) -> int:
         except KeyboardInterrupt:
             if is_command_line:
                 signal.signal(signal.SIGINT, signal.SIG_IGN)  # nothing is left to interrupt
-            return _said("interrupted", ExitCode.INTERRUPTED)
+            return _exit("interrupted", ExitCode.INTERRUPTED)
         return code
 
 
@@ -150,7 +150,7 @@ def _run(
         if problem is None and command == "check" and program is not None and not is_separated:
             problem = misplaced_option_hint(own, program, parsers[command])
     if problem is not None:
-        return _said(problem, ExitCode.WRONG_USE)
+        return _exit(problem, ExitCode.WRONG_USE)
     options = parser.parse_args(own)
     options.is_command_line = is_command_line
     options.own_words = own
@@ -190,15 +190,15 @@ def _failed(error: Exception, words: Sequence[str]) -> ExitCode:
     """Says what went wrong; whose fault it is decides the code."""
     error = error_of_missing_name(error) or error
     if isinstance(error, (SlowMachineError, UnsupportedTorchError)):
-        return _said(str(error), ExitCode.NEUSIGHT_FAILED)
+        return _exit(str(error), ExitCode.NEUSIGHT_FAILED)
     if isinstance(error, NeusightError):
-        return _said(str(error), ExitCode.WRONG_USE)
+        return _exit(str(error), ExitCode.WRONG_USE)
     if isinstance(error, OSError) and _is_named(error.filename, words):
         reason = error.strerror or type(error).__name__
-        return _said(f"{error.filename}: {reason}", ExitCode.WRONG_USE)
+        return _exit(f"{error.filename}: {reason}", ExitCode.WRONG_USE)
     if isinstance(error, OSError) and error.filename is None and error.errno in _NO_SPACE:
-        return _said(f"the output cannot be written: {error.strerror}", ExitCode.NEUSIGHT_FAILED)
-    return _said(internal_failure_text(error), ExitCode.NEUSIGHT_FAILED)
+        return _exit(f"the output cannot be written: {error.strerror}", ExitCode.NEUSIGHT_FAILED)
+    return _exit(internal_failure_text(error), ExitCode.NEUSIGHT_FAILED)
 
 
 #: What a standard output says that takes no more.
@@ -214,7 +214,7 @@ def _is_named(filename: object, words: Sequence[str]) -> bool:
     return any(item == path or item in path.parents for item in named if item != Path.cwd())
 
 
-def _said(text: str, code: ExitCode) -> ExitCode:
+def _exit(text: str, code: ExitCode) -> ExitCode:
     if sys.stderr is not None:  # closed by the shell: 2>&-
         print(f"neusight: {printable_text(text)}", file=sys.stderr, flush=True)
     return code

@@ -233,7 +233,7 @@ class LayoutPrice:
         return tokens / self.tokens_per_s / 3600.0 * self.layout.world_size
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """As a dict of JSON values."""
         return {
             **asdict(self),
             "watts": self.watts,

@@ -1,4 +1,4 @@
-"""All of a training: its days and cost, with failures and the checkpoints that bound their loss."""
+"""A whole training run: days and cost, with failures and the checkpoints that limit their loss."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TrainingTime:
     failure_s: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """As a dict of JSON values."""
         return asdict(self)
 
 

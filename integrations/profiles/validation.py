@@ -157,7 +157,7 @@ class Validation:
 
     @property
     def totals(self) -> Totals:
-        """The figures to judge by."""
+        """The summary figures."""
         errors = sorted(abs(row.error) for row in self.rows)
         return Totals(
             num_workloads=len(self.rows),
@@ -449,7 +449,7 @@ def _notes(tasks: Sequence[_Task], *, seen: bool, burst: bool) -> Iterator[str]:
         yield "steps of traces were measured under the profiler, and are forecast so"
 
 
-# -- figures and words ---------------------------------------------------------------------------
+# -- figures and text ----------------------------------------------------------------------------
 
 
 def _median(values: Iterator[float | None] | Any) -> float | None:

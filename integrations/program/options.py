@@ -26,7 +26,7 @@ DEFAULT_STEPS = 5
 #: Seconds that a rank waits for a key that no rank sets: others may take that long to start.
 DEFAULT_WAIT_S = 60.0
 
-#: What asks for all ranks; of more than 16 most are run for a few steps alone.
+#: Stands for all ranks; of more than 16 most are run for a few steps alone.
 ALL_DISTINCT = "all-distinct"
 
 #: Ranks and ranges of them.
@@ -133,7 +133,7 @@ class ProgramOptions:
         return ",".join(filter(None, (self.host, f"torch={self.torch}")))
 
     def _require_ranks(self) -> None:
-        """That there are ranks to run side by side, and each of them."""
+        """OptionError unless there are several ranks and each of `ranks` is one of them."""
         if self.ranks is None:
             return
         if self.rank is None:
@@ -183,7 +183,7 @@ class ProgramOptions:
         return "all" if self.steps is None else str(self.steps)
 
     def calibration_for(self, gpu: GPU) -> Calibration | None:
-        """What the calibration says of that GPU; None for all others."""
+        """The calibration, if it is of that GPU."""
         if self.calibration is None:
             return None
         fitted = Calibration.load(self.calibration)

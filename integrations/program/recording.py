@@ -43,7 +43,7 @@ def recorded(program: Program, gpu: GPU, options: ProgramOptions) -> Recorded:
     if ended.answer is None:
         failure = "; ".join(filter(None, (ended.failure, ended.refused)))
         return Recorded(Outcome(failure=failure, exit_code=ended.exit_code, is_lost=True))
-    found = _saying(ended.answer, ended)
+    found = _with_file_warnings(ended.answer, ended)
     return _beside_another_rank(found, program, gpu, options)
 
 
@@ -87,8 +87,8 @@ def _recorded_in_silence(program: Program, gpu: GPU, options: ProgramOptions) ->
     return in_guarded_process(record, program.possible_paths).answer
 
 
-def _saying(found: Recorded, ended: ProcessEnd[Recorded]) -> Recorded:
-    """With what became of the files that the program wrote, or what it was kept from."""
+def _with_file_warnings(found: Recorded, ended: ProcessEnd[Recorded]) -> Recorded:
+    """Adds warnings about the files that the program wrote and those that it was refused."""
     from neusight.session import FILES_OPTION
 
     files, refused = ended.files, ended.refused

@@ -48,9 +48,9 @@ def section_of(
     last, most = forecast.slowest, forecast.needs_most
     step = steady_step_of(last.timeline)
     if step is not None:
-        parts += _of_step(last, step, number, f"{label}{_whose(forecast, last)}", detail)
+        parts += _of_step(last, step, number, f"{label}{_rank_label(forecast, last)}", detail)
     if most.memory.events:
-        parts += [f"<h3>Memory{_whose(forecast, most)}</h3>", view_of_memory(most, detail)]
+        parts += [f"<h3>Memory{_rank_label(forecast, most)}</h3>", view_of_memory(most, detail)]
     if forecast.compiled is not None:
         parts += ["<h3>What torch.compile made of it</h3>", compiled_tables(forecast.compiled)]
     if step is not None and last.verdict.num_kernels:
@@ -58,7 +58,7 @@ def section_of(
     return [*parts, "</section>"]
 
 
-def _whose(forecast: Forecast, rank: Forecast) -> str:
+def _rank_label(forecast: Forecast, rank: Forecast) -> str:
     return f", rank {rank.recording.rank}" if forecast.ranks else ""
 
 

@@ -18,7 +18,7 @@ _STEPS_ROW, _FIRST_ROW = 1, 1000
 
 
 def write_serving_timeline(path: str, points: Sequence[LoadPoint]) -> None:
-    """Writes the trace aside and renames it; compressed where the name ends in .gz."""
+    """Writes the trace atomically; compressed if the name ends in .gz."""
     text = json.dumps(serving_trace(points), separators=(",", ":"), sort_keys=True).encode()
     if path.endswith(".gz"):
         text = gzip.compress(text, mtime=0)

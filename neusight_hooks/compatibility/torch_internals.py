@@ -88,11 +88,11 @@ def require(feature: str) -> None:
 
 def require_module(module: str) -> None:
     """As `require`, for what the table lists of a module of torch that was just imported."""
-    rows = [row for row in table() if row.check == "attribute" and _lies_in(row.name, module)]
+    rows = [row for row in table() if row.check == "attribute" and _is_in_module(row.name, module)]
     _require(rows, FEATURES["first use"])
 
 
-def _lies_in(name: str, module: str) -> bool:
+def _is_in_module(name: str, module: str) -> bool:
     """Whether the module itself has the name, or a class of it, and no module below it."""
     if not name.startswith(f"{module}."):
         return False

@@ -1,4 +1,4 @@
-"""Triton's driver, which would load libcuda: it answers as torch.cuda does in a forecast."""
+"""A replacement of Triton's driver, which would load libcuda: it answers as torch.cuda does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class TargetDriver:
 
     @staticmethod
     def is_active() -> bool:
-        """There is a GPU."""
+        """Always True."""
         return True
 
     def get_device_properties(self, device: int) -> dict[str, int]:
@@ -58,7 +58,7 @@ class TargetDriver:
         return torch.cuda.current_device()
 
     def set_current_device(self, device: int) -> None:
-        """Another one is current from now on."""
+        """Makes that GPU the current one."""
         torch.cuda.set_device(device)
 
     def get_current_stream(self, device: int | None = None) -> int:
@@ -75,5 +75,5 @@ class TargetDriver:
         return torch.empty(_EMPTYING_BYTES // 4, dtype=torch.int, device="cuda")
 
     def clear_cache(self, cache: torch.Tensor) -> None:
-        """Writes it."""
+        """Fills it with zeros."""
         cache.zero_()

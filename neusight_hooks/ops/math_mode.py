@@ -1,4 +1,4 @@
-"""The arithmetic of an op on a GPU, of what its program asked for."""
+"""The arithmetic of an op on a GPU, by the switches that the program set."""
 
 from __future__ import annotations
 

@@ -307,7 +307,7 @@ def _encode_argument(value: Argument) -> Any:
 
 
 class _Damage(ValueError):
-    """Says which row of a recording is wrong."""
+    """A value is wrong; names the row of the recording."""
 
 
 _Check = Callable[[Any], bool]

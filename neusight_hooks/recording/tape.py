@@ -1,4 +1,4 @@
-"""The tape: all that was recorded since a step was last cut off, entry by entry, cheaply made."""
+"""The tape: what was recorded since the last step was cut off, one cheap entry at a time."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ CPU_WORK = "cpu ops"
 #: Numbers in the names of marks.
 _NUMBERS = re.compile(r"\d+")
 
-#: Ops that a script may still run after it was stopped, to clean up, before it is stopped again.
+#: Ops that a script may still run to clean up after it was stopped, before it is stopped again.
 _OPS_TO_CLEAN_UP = 1000
 
 
 class EnoughSteps(BaseException):
-    """Ends the script from inside: enough steady steps were recorded."""
+    """Raised in the script to end it: enough steady steps were recorded."""
 
 
 class RunawayLoop(BaseException):
-    """Ends the script from inside: too many ops; a loop may wait for an invented value."""
+    """Raised in the script to end it: too many ops; a loop may wait for an invented value."""
 
 
 @dataclass(slots=True)
@@ -300,7 +300,7 @@ class Listeners(Generic[P]):
         self.functions: tuple[Callable[P, object], ...] = ()
 
     def subscribe(self, function: Callable[P, object]) -> Callable[[], None]:
-        """From now on it is called once at each event, until what is returned is called."""
+        """Calls it at each event until the function that is returned is called."""
         if function not in self.functions:
             self.functions = (*self.functions, function)
 
@@ -413,7 +413,7 @@ class Tape:
         self.add(Synchronize(reason, call_site(), stream, event, stack, thread))
 
     def write_calls(self, writer: CallWriter | None) -> None:
-        """From now on operators are written by this function, or no longer."""
+        """Sets the function that writes operators; None stops it."""
         self.before_entry = writer
         if writer is not None:
             self._calls_from, self._calls_to = len(self.entries), sys.maxsize
@@ -441,7 +441,7 @@ class Tape:
         self.add(EventWait(event, stream, self.threads.number()))
 
     def flush(self) -> None:
-        """Writes down what is pending, before the entries are read."""
+        """Appends what is pending; called before the entries are read."""
         if self._cpu_pending:
             if self.before_entry is not None:
                 self.before_entry(CPU_WORK, None)
@@ -466,7 +466,7 @@ class Tape:
         return len(self.entries)
 
     def drain(self) -> None:
-        """Lets those who follow the program live read what is new."""
+        """Calls the followers of the running program with the new entries."""
         self.flush()
         if self._num_read < len(self.entries):
             fresh = _expanded(self.entries[self._num_read :])

@@ -1,4 +1,4 @@
-"""What a user's own measurements teach a predictor: constants of the GPU, corrections, host costs.
+"""A predictor fitted to a user's measurements: constants of the GPU, corrections, host costs.
 
 A `Calibration` is a small JSON file. It belongs to one GPU and one version of one predictor: it
 holds what that predictor got wrong, and would mislead any other.
@@ -117,7 +117,7 @@ class ClassCorrection:
         return math.exp(level / (1.0 + beyond * beyond))
 
     def covers(self, time_us: float) -> bool:
-        """Whether measurements lie near a kernel of that forecast time."""
+        """Whether there are measurements near that forecast time."""
         return self.low_us / _REACH <= time_us <= self.high_us * _REACH
 
 
@@ -236,7 +236,7 @@ class Calibration:
         )
 
     def table(self) -> str:
-        """What was fitted and how much it helps, as people read it."""
+        """What was fitted and how much it helps, as a text table."""
         return printable_lines([*_headlines(self), *_rows(self), *_host_lines(self)])
 
 
@@ -257,7 +257,7 @@ def _read_costs(host: Fields, name: str) -> dict[str, float] | None:
 
 
 def _read_source(found: Fields) -> dict[str, Any]:
-    """Whatever it holds, as long as what is printed is of the right kind."""
+    """Checks only the values that are printed."""
     for reported, needs in _TOGETHER.items():
         for name in needs if reported in found.values else ():
             found.number(name, least=0.0, most=_MOST)
@@ -319,7 +319,7 @@ class Calibrated:
 
     @property
     def name(self) -> str:
-        """The predictor's own, and that it is calibrated."""
+        """The predictor's name with a mark that it is calibrated."""
         return f"{self.base.name}, calibrated"
 
     def predict(self, kernels: Sequence[Kernel], gpu: GPU) -> list[Estimate]:
@@ -343,7 +343,7 @@ class Calibrated:
         ]
 
     def row_of(self, kernel: Kernel) -> ClassCorrection | None:
-        """What the measurements say of such a kernel, None where there were none."""
+        """The correction of such a kernel; None if there were no measurements."""
         kind = kernel.kernel_class.value
         own = self._rows.get((kind, kernel.dtype, variant_of(kernel)))
         return own if own is not None else self._rows.get((kind, kernel.dtype, ""))
@@ -417,7 +417,7 @@ def behaviour_of(predictor: Predictor, gpu: GPU) -> str:
 
 
 def _probes() -> list[Kernel]:
-    """A kernel of each family, large and small."""
+    """A large and a small kernel of each family."""
     image = ConvolutionSize(32, 64, 128, 1, (56, 56), (56, 56), (3, 3), (1, 1), "forward")
     return [
         *(Kernel.gemm(4096, 4096, 1024, dtype=dtype) for dtype in ("bfloat16", "float32")),

@@ -1,4 +1,4 @@
-"""What the physics of a kernel class says: a time, what bounds it, and the launch."""
+"""The result of the physics of a kernel class: a time, its bound, and the launch."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def whole_nanoseconds(time_us: float) -> float:
 
 
 def smooth_maximum(*terms: float) -> float:
-    """A little more than the largest term, by how near the others are (4-norm); never less."""
+    """The 4-norm of the terms: at least the largest, more where others are near it."""
     largest = max(terms)
     if largest <= 0.0:
         return 0.0

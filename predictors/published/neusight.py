@@ -69,13 +69,13 @@ class Tiling(NamedTuple):
     num_tiles: Floats
 
     def waves_on(self, gpu: GPU) -> Floats:
-        """How often every SM takes a tile, the last time perhaps not all of them."""
+        """The number of waves; the last one may not fill all SMs."""
         waves: Floats = np.ceil(self.num_tiles / gpu.num_sms)
         return waves
 
 
 def shape_of(kernel: Kernel) -> tuple[int, int, int, int]:
-    """What the table of tiles is asked by: batch, m, n, k of a product, else rows and width."""
+    """The key of the table of tiles: batch, m, n, k of a product, else rows and width."""
     size = kernel.size
     if isinstance(size, GemmSize):
         return (size.batch, size.m, size.n, size.k)
@@ -227,7 +227,7 @@ def _estimate(
 
 
 def _memory_bound(kernel: Kernel, gpu: GPU) -> Estimate:
-    """Bytes over bandwidth: what the paper prices all else by, and no kernel is faster."""
+    """Bytes over bandwidth: the paper's price of all other kernels, and the least of any."""
     time_us = memory_roofline_us(kernel, gpu)
     if kernel.kernel_class is KernelClass.COLLECTIVE:
         time_us /= _LINK_SHARE

@@ -1,4 +1,4 @@
-"""A check's findings as notes at the lines of a pull request, for GitHub Actions."""
+"""A check's findings as annotations of a pull request, for GitHub Actions."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def _torch(name: str) -> Finding:
         return Finding(name, "problem", "not installed", "pip install torch==2.13.0")
     version = importlib.metadata.version("torch")
     # In a process of its own: torch must see no GPU, and a wrong build may crash.
-    done = _python_says(
+    done = _run_python(
         "from neusight.fake_cuda.core import IS_CUDA_BUILD, self_check; self_check(); "
         "print('CUDA build' if IS_CUDA_BUILD else 'CPU build')",
         CUDA_VISIBLE_DEVICES="",
@@ -144,7 +144,7 @@ _MISSING_NAMES = (
 
 
 def _torch_names(name: str) -> Finding:
-    done = _python_says(_MISSING_NAMES, CUDA_VISIBLE_DEVICES="")
+    done = _run_python(_MISSING_NAMES, CUDA_VISIBLE_DEVICES="")
     if done.returncode:
         return Finding(name, "problem", "not looked up", _last_line(done.stderr))
     count, *lines = done.stdout.splitlines()
@@ -255,7 +255,7 @@ def _extra(packages: tuple[str, ...], use: str, install: str) -> Callable[[str],
 _WITHOUT_FOLDER = "import sys\nsys.path[:] = [place for place in sys.path if place]\n"
 
 
-def _python_says(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def _run_python(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", _WITHOUT_FOLDER + program],
         capture_output=True,

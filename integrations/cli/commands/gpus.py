@@ -26,7 +26,7 @@ def add_arguments(gpus: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Prints the table, or all that is known of one GPU."""
+    """Prints the table of all GPUs, or every field of one."""
     from neusight.predictors.gpu import find_gpu, gpus, known_figures
 
     if options.topologies:
@@ -87,13 +87,13 @@ def _what_large_work_reaches(gpu: GPU) -> str:
 
 
 def _newest_first(item: GPU) -> tuple[bool, int, int, str]:
-    """NVIDIA's before AMD's, the highest compute capability first, names in their order."""
+    """NVIDIA before AMD, then by compute capability in descending order, then by name."""
     major, minor = item.compute_capability
     return item.vendor == "amd", -major, -minor, item.name
 
 
 def _family(item: GPU) -> str:
-    """What the GPUs below have in common: "Ampere (8.6)"."""
+    """The heading of a group of GPUs: "Ampere (8.6)"."""
     major, minor = item.compute_capability
     return item.architecture if item.vendor == "amd" else f"{item.architecture} ({major}.{minor})"
 

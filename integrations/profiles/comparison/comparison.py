@@ -1,4 +1,4 @@
-"""Lays a forecast beside a real profile: what was right, what was not, what was not there."""
+"""Compares a forecast with a real profile: what matches, what differs, what is missing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _ROWS_SHOWN = 12
 
 @dataclass(frozen=True)
 class Comparison(ComparedFigures):
-    """A forecast laid beside a profile; `table()` prints it, `to_json()` holds all of it."""
+    """A forecast compared with a profile; `table()` prints it, `to_json()` has all of it."""
 
     def table(self, row_limit: int = _ROWS_SHOWN) -> str:
         """The comparison in text: totals, kernel classes, the largest operators, what is left."""

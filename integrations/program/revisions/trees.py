@@ -144,7 +144,7 @@ def _link(tree: Tree, links: Iterable[str]) -> None:
 
 
 def _remove(place: Path) -> None:
-    """Removes the folders, and git's record of them."""
+    """Removes the folders and their entries in git."""
     for marker in [path for path in place.rglob(".git") if path.is_file()]:
         kept = marker.read_text(encoding="utf-8").removeprefix("gitdir:").strip()
         if Path(kept).parent.name == "worktrees":

@@ -1,4 +1,4 @@
-"""Kinds of work by colour, the same on the timeline, in tables and in bars."""
+"""Colours of the kinds of work, the same on the timeline, in tables and in bars."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KINDS = {
     "backward": ("#d9a3c4", "#2a1020"),
     "step": ("#2f6db5", "#ffffff"),
 }
-#: Those that would glare on a dark page, as they are there.
+#: The colours that differ on a dark page, where these would be too bright.
 DARK_KINDS = {
     "module": ("#44576e", "#e3ebf4"),
     "op": ("#5b7697", "#ffffff"),
@@ -74,7 +74,7 @@ def kind_of(kernel_class: KernelClass) -> str:
 
 
 def legend(shown: Iterable[str]) -> str:
-    """What the colours stand for, of those kinds that are shown."""
+    """The legend of the kinds that are shown."""
     kinds = set(shown)
     items = "".join(
         f'<li><span class="swatch c-{kind}"></span>{words}</li>'

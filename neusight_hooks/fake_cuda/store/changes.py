@@ -41,7 +41,7 @@ class Change(NamedTuple):
 
 
 def summary_of(changes: Iterable[Change]) -> str:
-    """What became of the script's files, in a line; empty where it wrote none."""
+    """What the script did to files, in one line; empty if it wrote none."""
     first: dict[tuple[bool, bool], str] = {}
     for one in changes:
         first.setdefault((one.is_new, one.is_removed), _shown(one.path))

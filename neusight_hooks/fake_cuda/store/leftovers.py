@@ -73,7 +73,7 @@ def remove_tree(folder: str) -> None:
 
 
 def open_up(folder: str) -> None:
-    """Lets this user into a folder of the run's that the script has shut. Never raises."""
+    """Restores this user's access to a folder of the run. Never raises."""
     with suppress(OSError):
         is_folder = stat.S_ISDIR(os.lstat(folder).st_mode)
         if is_folder and not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
@@ -81,7 +81,7 @@ def open_up(folder: str) -> None:
 
 
 def _own_entries(parent: str, is_kind: Callable[[int], bool]) -> Iterator[str]:
-    """What is named as a store, of one kind (`stat.S_ISDIR`), and this user's own."""
+    """The entries named like a store, of one kind (`stat.S_ISDIR`), that this user owns."""
     try:
         with os.scandir(parent) as entries:
             found = [entry for entry in entries if entry.name.startswith(STORE_PREFIX)]

@@ -45,7 +45,7 @@ _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 
 
 class Place(NamedTuple):
-    """Where the content of a visible path lies; `is_private` where it may be written."""
+    """Where the content of a visible path is stored; `is_private` if it may be written."""
 
     path: str
     is_private: bool
@@ -80,7 +80,7 @@ class Store:
 
     @classmethod
     def create(cls, *, parent: str | None = None) -> Store:
-        """A fresh one in the temporary folder (or in `parent`), readable by this user alone."""
+        """Makes one in the temporary folder (or in `parent`), readable only by this user."""
         with signals_held():
             folder = os.path.realpath(tempfile.mkdtemp(prefix=STORE_PREFIX, dir=parent))
             lock = own(folder)  # first: what has no owner is never removed
@@ -93,7 +93,7 @@ class Store:
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[None]:
-        """While open, no other process or thread of the run changes the store."""
+        """Locks the store against other processes and threads of the run."""
         with self._thread_lock:
             if self._depth:
                 yield
@@ -117,7 +117,7 @@ class Store:
 
     @property
     def is_untouched(self) -> bool:
-        """Whether every path shows what really stands there."""
+        """Whether every path shows what is on disk."""
         return self._is_empty(self._files) and self._is_empty(self._hidden)
 
     def _is_empty(self, tree: str) -> bool:
@@ -183,15 +183,15 @@ class Store:
         return f"{self._inodes}/{status.st_dev}-{status.st_ino}"
 
     def is_within(self, path: str) -> bool:
-        """Whether a path lies in the store itself."""
+        """Whether a path is inside the store itself."""
         return is_in(path, self.folder)
 
     def is_hidden(self, path: str) -> bool:
-        """Whether the run removed what really stands at `path`, or a folder above it."""
+        """Whether the run removed what is on disk at `path`, or a folder above it."""
         return any(not stat.S_ISDIR(one.st_mode) for _, one in self._entries(self._hidden, path))
 
     def is_made(self, path: str) -> bool:
-        """Whether what really stands at `path` was made in this run."""
+        """Whether what is on disk at `path` was made in this run."""
         return any(not _is_transparent(one) for _, one in self._entries(self._made, path))
 
     def is_new(self, place: Place) -> bool:
@@ -199,15 +199,15 @@ class Store:
         return not place.is_private and self.is_made(place.path)
 
     def exists(self, path: str) -> bool:
-        """Whether something really stands at `path`."""
+        """Whether something exists on disk at `path`."""
         return self._status(path) is not None
 
     def existed(self, path: str) -> bool:
-        """Whether something really stands at `path` that this run did not make."""
+        """Whether something exists on disk at `path` that this run did not make."""
         return self.exists(path) and not self.is_made(path)
 
     def is_free(self, path: str) -> bool:
-        """Whether something new can really stand at `path`, and be seen there."""
+        """Whether a new file can be made at `path` on disk and is then visible there."""
         above = self._status(os.path.dirname(path))
         is_in_folder = above is not None and stat.S_ISDIR(above.st_mode)
         return is_in_folder and not self.existed(path) and not self.is_hidden(path)
@@ -310,7 +310,7 @@ class Store:
         return folder
 
     def _really_has(self, path: str, names: list[str]) -> bool:
-        """Whether these names stand in a folder, of the kinds that are visible."""
+        """Whether a folder on disk has these names, of the kinds that are visible."""
         if set(names) != set(self.true.listdir(path)):
             return False
         below = [f"{path}/{name}" for name in self._names(self._files + path)]
@@ -325,7 +325,7 @@ class Store:
         return self._led_to(self._files, path)
 
     def _led_to(self, tree: str, path: str) -> str:
-        """Where `path` lies in a tree, with folders that lead there."""
+        """Where `path` is in a tree; makes its parent folders."""
         at = tree
         for part in path.split("/")[1:-1]:
             at = f"{at}/{part}"
@@ -334,7 +334,7 @@ class Store:
         return f"{at}/{path.rsplit('/', 1)[1]}"
 
     def forget(self, path: str) -> None:
-        """What really stands at `path` shows again, where it is not hidden."""
+        """Shows what is on disk at `path` again, unless it is hidden."""
         self._remove(self._files + path)
 
     def _remove(self, at: str) -> None:
@@ -345,7 +345,7 @@ class Store:
             self.true.unlink(at)
 
     def hide(self, path: str) -> None:
-        """From now on nothing that really stands at `path` and below is visible."""
+        """Hides what is on disk at `path` and below."""
         if self.is_hidden(path):  # as all of a folder is
             return
         at = self._led_to(self._hidden, path)
@@ -371,7 +371,7 @@ class Store:
             self.record_removed(place.path)
 
     def _refer(self, at: str, path: str, status: os.stat_result) -> None:
-        """What is shown at a place is what really stands at `path`."""
+        """Makes a place refer to what is on disk at `path`."""
         if stat.S_ISLNK(status.st_mode):
             self.true.symlink(self.true.readlink(path), at)
         else:
@@ -440,13 +440,13 @@ class Store:
             raise
 
     def record_made(self, path: str) -> None:
-        """The run made what stands at `path`."""
+        """Records that the run made what is on disk at `path`."""
         status = self.true.lstat(path)
         is_folder = stat.S_ISDIR(status.st_mode)
         self._mark(path, None if is_folder else f"{status.st_dev} {status.st_ino}")
 
     def _mark(self, path: str, text: str | None) -> None:
-        """With a text for a file, or none for a folder."""
+        """Writes a mark: `text` for a file, None for a folder."""
         at = self._led_to(self._made, path)
         own = self._status(at)
         if text is None and own is None:
@@ -455,7 +455,7 @@ class Store:
             self._write(at, text.encode())
 
     def record_removed(self, path: str) -> None:
-        """What the run made at `path` and below stands there no longer."""
+        """Records that what the run made at `path` and below was removed."""
         self._remove(self._made + path)
 
     def record_moved(self, source: str, target: str) -> None:
@@ -489,7 +489,7 @@ class Store:
                 yield Change(path, not existed, False, place.path)
 
     def summary_line(self) -> str:
-        """What became of the script's files, in a line; empty where it wrote none."""
+        """What the script did to files, in one line; empty if it wrote none."""
         return changes.summary_of(self.changes())
 
     def close(self, *, keep: str | None = None) -> None:

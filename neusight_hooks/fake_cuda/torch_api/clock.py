@@ -66,7 +66,7 @@ class SimulatedClock:
 
     @property
     def host_ns(self) -> int:
-        """What the program's clock shows now, from the start of the block."""
+        """The time of the program's clock since the start of the block."""
         self._recorder.tape.drain()
         return self._scheduler.host_ns
 
@@ -124,7 +124,7 @@ def install_virtual_time(patches: Patches, recorder: Recorder, clock: SimulatedC
 
 
 def _measure_by(patches: Patches, real: Callable[[], float], virtual: Callable[[], float]) -> None:
-    """Lets `timeit` read another clock where the program names none."""
+    """Sets the default timer of `timeit`."""
     patches.set(timeit, "default_timer", virtual)
     for function in (timeit.Timer.__init__, timeit.timeit, timeit.repeat):
         kept = function.__defaults__ or ()

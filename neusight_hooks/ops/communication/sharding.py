@@ -12,7 +12,7 @@ from neusight.recording.recording import Argument, OpSignature, TensorSpec
 def all_gather_copy_in(
     call: OpSignature, *, all_gather_inputs: tuple[TensorSpec, ...], **others: Argument
 ) -> list[Kernel]:
-    """One kernel that writes the shards of a rank side by side."""
+    """One kernel that concatenates the shards of a rank."""
     return _copy("foreach_copy", gpu_tensors(all_gather_inputs), gpu_tensors(all_gather_inputs))
 
 
@@ -24,7 +24,7 @@ def split_with_sizes_copy(
     out: tuple[TensorSpec, ...],
     **others: Argument,
 ) -> list[Kernel]:
-    """One kernel that gives each parameter its part of what was gathered."""
+    """One kernel that splits what was gathered into parameters."""
     return _copy("split_with_sizes_copy", (all_gather_output,), gpu_tensors(out))
 
 

@@ -54,9 +54,9 @@ def _problem(
     groups: int | None = None,
     transposed: bool = False,
 ) -> ConvolutionSize:
-    """The convolution as written by its user; a transposed one is the data gradient of another."""
+    """The problem as stated; a transposed convolution is the data gradient of another."""
     rank = len(weight.shape) - 2
-    # Without a batch dimension torch adds one before the op; be lenient anyway.
+    # Without a batch dimension torch adds one before the op; accept both anyway.
     batch = image.shape[0] if len(image.shape) == rank + 2 else 1
     large, small = (result, image) if transposed else (image, result)
     return ConvolutionSize(
@@ -73,7 +73,7 @@ def _problem(
 
 
 def _groups(image: TensorSpec, weight: TensorSpec, transposed: bool) -> int:
-    """Known from the channels that a filter reads, where the op does not say."""
+    """Inferred from the channels that a filter reads, if the op has no such argument."""
     if transposed:
         return 1
     rank = len(weight.shape) - 2
@@ -374,7 +374,7 @@ def slow_convolution_backward(
     stride: tuple[int, ...],
     output_mask: tuple[bool, ...] = (),
 ) -> list[Kernel]:
-    """The same of the convolution without cuDNN."""
+    """The gradients of the convolution without cuDNN."""
     size = _problem(self, weight, grad_output, stride=stride)
     return _gradients(size, math, grad_output, self, weight, wants=output_mask)
 
@@ -406,7 +406,7 @@ def _gradients(
 
 
 def _bias_gradient(grad: TensorSpec) -> Kernel:
-    """A sum a channel, over rows where channels are neighbours in memory."""
+    """A sum per channel, over rows where channels are contiguous."""
     kernel = sum_kernel(grad, vector(grad.shape[1], grad.dtype, grad.device))
     return replace(kernel, along_columns=grad.is_channels_last)
 

@@ -120,7 +120,7 @@ def factorize(call: OpSignature, math: MathMode) -> list[Kernel]:
 def _panel(
     name: str, dtype: str, batch: int, width: int, height: int, units: int, steps: int
 ) -> Kernel:
-    """A panel of columns, factored on its own, in so many steps one after the other."""
+    """A panel of columns that is factored in so many sequential steps."""
     moved = batch * height * width * itemsize(dtype)
     return Kernel.rows(
         KernelClass.REDUCTION,
@@ -138,7 +138,7 @@ def _panel(
 def _trailing_products(
     dtype: str, batch: int, width: int, height: int, columns: int, math: MathMode
 ) -> list[Kernel]:
-    """The update of what is right of a panel, if there is anything."""
+    """The update of the columns right of a panel, if there are any."""
     if columns == width:
         return []
     return [

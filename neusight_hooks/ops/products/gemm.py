@@ -75,7 +75,7 @@ def _layout(left: TensorSpec, right: TensorSpec) -> Layout:
 
 
 def unfit_operands(operands: Sequence[TensorSpec]) -> list[TensorSpec]:
-    """Those that cuBLAS cannot read as matrices, so that they are copied first."""
+    """The operands that cuBLAS cannot read as matrices, which are copied first."""
     return [spec for spec in operands if not _orientation(spec)]
 
 
@@ -154,7 +154,7 @@ def addmm(
     mat2: TensorSpec,
     beta: float = 1,
 ) -> list[Kernel]:
-    """A product with the bias in its epilogue, or on top of a copied matrix."""
+    """A product with the bias in its epilogue, or added to a copied matrix."""
     return _added_product(call, math, added=self, left=mat1, right=mat2, beta=beta)
 
 
@@ -206,7 +206,7 @@ def _has_bias_epilogue(bias: TensorSpec, left: TensorSpec, right: TensorSpec) ->
 def addbmm(
     call: OpSignature, math: MathMode, *, self: TensorSpec, batch1: TensorSpec, batch2: TensorSpec
 ) -> list[Kernel]:
-    """A product a batch entry, each on top of the last (ATen/native/LinearAlgebra.cpp)."""
+    """A product per batch entry, each added to the last (ATen/native/LinearAlgebra.cpp)."""
     result = output(call)
     left, right = _without_batch(batch1), _without_batch(batch2)
     kernels = [] if is_in_place(call) else copy_kernel(self, result)
@@ -234,7 +234,7 @@ def linear(
     weight: TensorSpec,
     bias: TensorSpec | None = None,
 ) -> list[Kernel]:
-    """A Linear seen whole (inference mode): x times the transposed weight, bias in the epilogue."""
+    """A Linear as one op (inference mode): x times the transposed weight, bias in the epilogue."""
     n, k = weight.shape[-2:] if len(weight.shape) > 1 else (1, weight.shape[0])
     left = matrix(prod(input.shape[:-1]), k, input)
     right = matrix(k, n, weight, transposed=True)
@@ -290,7 +290,7 @@ def dot(call: OpSignature, *, self: TensorSpec, tensor: TensorSpec) -> list[Kern
 
 @register_op("aten::vdot")
 def vdot(call: OpSignature, *, self: TensorSpec, other: TensorSpec) -> list[Kernel]:
-    """As dot, with one side conjugated."""
+    """Like dot, with one side conjugated."""
     return _dot((self, other), output(call))
 
 
@@ -312,7 +312,7 @@ def mv(call: OpSignature, math: MathMode, *, self: TensorSpec, vec: TensorSpec) 
 def addmv(
     call: OpSignature, math: MathMode, *, self: TensorSpec, mat: TensorSpec, vec: TensorSpec
 ) -> list[Kernel]:
-    """A matrix times a vector, on top of a copied vector."""
+    """A matrix times a vector, added to a copied vector."""
     result = output(call)
     copies = [] if is_in_place(call) else copy_kernel(self, result)
     return copies + _gemv(mat, vec, result, math)

@@ -51,7 +51,7 @@ def semi_structured_addmm(
     mat1_meta: TensorSpec,
     mat2: TensorSpec,
 ) -> list[Kernel]:
-    """The same with a bias, which comes first among the arguments."""
+    """A 2:4 product with a bias, which is the first argument."""
     return _sparse_product(mat1, (input, mat1, mat1_meta, mat2), output(call))
 
 

@@ -1,1 +1,1 @@
-"""What kernels are called in a profile."""
+"""The names of kernels in a profile."""

@@ -1,1 +1,1 @@
-"""How an op runs without a GPU: torch's fake kernels, and what was remembered of earlier calls."""
+"""How an op runs without a GPU: torch's fake kernels, and a cache of earlier calls."""

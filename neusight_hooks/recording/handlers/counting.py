@@ -30,7 +30,7 @@ def _in_turn(number: int, size: int) -> torch.Tensor:
 
 
 def _shares(total: int, size: int) -> torch.Tensor:
-    """How many of `total` each of `size` gets where all get the same; the first ones the rest."""
+    """The equal shares of `total` among `size`; the first ones get the remainder."""
     each, rest = divmod(total, size)
     return (torch.arange(size, device="cpu") < rest).long() + each
 

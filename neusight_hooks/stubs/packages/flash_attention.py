@@ -120,20 +120,20 @@ def flash_attn_varlen_func(
     max_seqlen_k: int,
     **settings: Any,
 ) -> Any:
-    """The same of packed sequences, [tokens, heads, width], with their cumulative lengths."""
+    """Attention of packed sequences, [tokens, heads, width], with their cumulative lengths."""
     bounds, longest = (cu_seqlens_q, cu_seqlens_k), (max_seqlen_q, max_seqlen_k)
     return _attend(q, k, v, bounds=bounds, longest=longest, **settings)
 
 
 @stub("flash_attn", f"qkv, {_SETTINGS}")
 def flash_attn_qkvpacked_func(qkv: Tensor, **settings: Any) -> Any:
-    """Of [batch, sequence, 3, heads, width]."""
+    """Attention of [batch, sequence, 3, heads, width]."""
     return _attend(*qkv.unbind(2), **settings)
 
 
 @stub("flash_attn", f"q, kv, {_SETTINGS}")
 def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, **settings: Any) -> Any:
-    """Of queries and [batch, sequence, 2, heads, width]."""
+    """Attention of queries and [batch, sequence, 2, heads, width]."""
     return _attend(q, *kv.unbind(2), **settings)
 
 
@@ -141,14 +141,14 @@ def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, **settings: Any) -> Any:
 def flash_attn_varlen_qkvpacked_func(
     qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, **settings: Any
 ) -> Any:
-    """Of packed sequences, [tokens, 3, heads, width]."""
+    """Attention of packed sequences, [tokens, 3, heads, width]."""
     lengths = (cu_seqlens, cu_seqlens, max_seqlen, max_seqlen)
     return flash_attn_varlen_func(*qkv.unbind(1), *lengths, **settings)
 
 
 @stub("flash_attn", f"q, kv, {_LENGTHS}, {_SETTINGS}")
 def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, **settings: Any) -> Any:
-    """Of packed queries and [tokens, 2, heads, width]."""
+    """Attention of packed queries and [tokens, 2, heads, width]."""
     return flash_attn_varlen_func(q, *kv.unbind(1), **settings)
 
 
@@ -329,7 +329,7 @@ def apply_rotary_emb_kv_(kv: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class RotaryEmbedding(nn.Module):
-    """Angles for as many positions as were asked for, kept until more are."""
+    """Cached angles, for the largest number of positions so far."""
 
     @stub("flash_attn", "self, dim, base=10000.0, interleaved=False, scale_base=None, device=None")
     def __init__(
@@ -406,13 +406,13 @@ def _triton_attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, causal:
 
 @stub("flash_attn", f"qkv, {_TRITON}", "flash_attn_triton.flash_attn_qkvpacked_func")
 def _triton_attend_qkv(qkv: Tensor, bias: Tensor | None, causal: bool) -> Any:
-    """The same of [batch, sequence, 3, heads, width]."""
+    """Attention of [batch, sequence, 3, heads, width] in Triton."""
     return _triton_attend(*qkv.unbind(2), bias, causal)
 
 
 @stub("flash_attn", f"q, kv, {_TRITON}", "flash_attn_triton.flash_attn_kvpacked_func")
 def _triton_attend_kv(q: Tensor, kv: Tensor, bias: Tensor | None, causal: bool) -> Any:
-    """The same of queries and [batch, sequence, 2, heads, width]."""
+    """Attention of queries and [batch, sequence, 2, heads, width] in Triton."""
     return _triton_attend(q, *kv.unbind(2), bias, causal)
 
 

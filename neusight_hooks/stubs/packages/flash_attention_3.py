@@ -104,7 +104,7 @@ def flash_attn_varlen_func(
     window_size: tuple[int, int],
     return_attn_probs: bool,
 ) -> Any:
-    """The same of packed sequences, [tokens, heads, width], with their cumulative lengths."""
+    """Attention of packed sequences, [tokens, heads, width], with their cumulative lengths."""
     bounds = (cu_seqlens_q, cu_seqlens_k)
     return _attend(q, k, v, causal, window_size, return_attn_probs, bounds)
 

@@ -106,7 +106,7 @@ def test_a_torch_that_fails_the_self_check_is_reported_with_its_reason(
 ) -> None:
     error = "neusight.predictors.errors.UnsupportedTorchError: no proven way; install torch 2.13"
     failed = subprocess.CompletedProcess([], 1, "", f"Traceback …\n{error}\n")
-    monkeypatch.setattr(doctor, "_python_says", lambda program, **environment: failed)
+    monkeypatch.setattr(doctor, "_run_python", lambda program, **environment: failed)
 
     found = doctor._EXAMINATIONS["torch"]("torch")
 
@@ -116,12 +116,12 @@ def test_a_torch_that_fails_the_self_check_is_reported_with_its_reason(
 
 
 def test_names_of_torch_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    def said_here(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run_here(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
         with redirect_stdout(io.StringIO()) as out:
             exec(program, {})
         return subprocess.CompletedProcess([], 0, out.getvalue(), "")
 
-    monkeypatch.setattr(doctor, "_python_says", said_here)
+    monkeypatch.setattr(doctor, "_run_python", run_here)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what torch itself has deprecated
         found = doctor._EXAMINATIONS["torch names"]("torch names")
@@ -135,7 +135,7 @@ def test_a_missing_name_of_torch_is_a_problem_where_no_forecast_opens_without_it
     feature: str, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = subprocess.CompletedProcess([], 0, f"9\ntorch._C._x\t{feature}\tit is off\n", "")
-    monkeypatch.setattr(doctor, "_python_says", lambda program, **environment: said)
+    monkeypatch.setattr(doctor, "_run_python", lambda program, **environment: said)
 
     found = doctor._EXAMINATIONS["torch names"]("torch names")
 

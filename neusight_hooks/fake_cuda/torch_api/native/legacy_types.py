@@ -1,4 +1,4 @@
-"""Types of PyTorch's first years for what lies on the GPU: storages, and sparse tensors."""
+"""PyTorch's oldest types of the GPU: typed storages and sparse tensors."""
 
 from __future__ import annotations
 
