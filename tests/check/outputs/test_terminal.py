@@ -49,13 +49,11 @@ def test_a_regression_says_what_by_how_much_and_where(folder: Path) -> None:
 
 
 def test_a_figure_that_falls_to_nothing_is_shown_and_one_that_is_nothing_is_not() -> None:
-    [change, *_] = regression().judgement.metrics
-    gone = change._replace(title="gone", before=3.0, after=0.0)
-    judgement = replace(
-        regression().judgement, metrics=(gone, gone._replace(title="none", before=0.0))
-    )
+    judgement = judge("train", BEFORE, slower())
+    gone = judgement.metrics[0]._replace(title="gone", before=3.0, after=0.0)
+    none = gone._replace(title="none", before=0.0)
 
-    _, *lines = figure_lines(judgement, ("before", "now"))
+    _, *lines = figure_lines(replace(judgement, metrics=(gone, none)), ("before", "now"))
 
     assert [line.split()[0] for line in lines] == ["gone"]
 

@@ -31,8 +31,8 @@ def test_tensors_are_found_in_containers_in_order() -> None:
 @pytest.mark.parametrize(("depth", "count"), [(5, 1), (6, 0)])
 def test_tensors_are_held_by_objects_in_objects_down_to_a_depth(depth: int, count: int) -> None:
     held: object = torch.zeros(2, 2)
-    for _ in range(depth):
-        held = SimpleNamespace(inside=[], more=held) if _ % 2 else [held]
+    for level in range(depth):
+        held = SimpleNamespace(inside=[], more=held) if level % 2 else [held]
 
     assert len(list(tensors_held_by(held, num_dims=2))) == count
 
