@@ -128,7 +128,7 @@ def _create_beside(target: Path, *, is_new: bool) -> tuple[int, Path]:
 
 
 def _take_over(descriptor: int, there: os.stat_result) -> None:
-    """Owner (where we may) and mode of the file that is replaced."""
+    """Copies owner (if permitted) and mode of the file that is replaced."""
     mine = os.fstat(descriptor)
     if (mine.st_uid, mine.st_gid) != (there.st_uid, there.st_gid):
         with suppress(PermissionError):
@@ -276,7 +276,7 @@ def _finite_number(text: str) -> float:
 
 
 def shown(value: object) -> str:
-    """A value as a message shows it: cut where it is long."""
+    """A value as text for a message, shortened if it is long."""
     try:
         text = repr(value)
     except ValueError:  # Python writes whole numbers of at most 4,300 digits
@@ -323,21 +323,21 @@ class Fields:
     place: str = ""
 
     def text(self, name: str, *, default: str = _REQUIRED) -> str:
-        """A text; where it must be there it is not empty."""
+        """A string; not empty if it is required."""
         value = self._value(name, default)
         if not isinstance(value, str) or (default is _REQUIRED and not value):
             self.refuse(name, "a text")
         return str(value)
 
     def choice(self, name: str, options: Collection[str]) -> str:
-        """One of those texts."""
+        """One of those strings."""
         value = self._value(name)
         if not isinstance(value, str) or value not in options:
             self.refuse(name, f"one of {', '.join(map(repr, options))}")
         return str(value)
 
     def flag(self, name: str, *, default: bool = _REQUIRED) -> bool:
-        """True or false."""
+        """A boolean."""
         value = self._value(name, default)
         if not isinstance(value, bool):
             self.refuse(name, "true or false")
@@ -351,7 +351,7 @@ class Fields:
         most: float = _LARGEST,
         default: float = _REQUIRED,
     ) -> float:
-        """A number in those limits."""
+        """A number within those limits."""
         value = self._value(name, default)
         if not is_number(value) or not least <= value <= most:
             whole = (least, most) == (-_LARGEST, _LARGEST)
@@ -359,42 +359,42 @@ class Fields:
         return float(value)
 
     def count(self, name: str, *, default: int = _REQUIRED) -> int:
-        """A whole number, 0 or more."""
+        """An integer, 0 or more."""
         value = self._value(name, default)
         if not is_count(value):
             self.refuse(name, "a whole number, 0 or more")
         return int(value)
 
     def items(self, name: str, *, default: list[Any] = _REQUIRED) -> list[Any]:
-        """A list of anything."""
+        """A list of any values."""
         value = self._value(name, default)
         if not isinstance(value, list):
             self.refuse(name, "a list")
         return list(value)
 
     def texts(self, name: str, *, default: list[str] = _REQUIRED) -> tuple[str, ...]:
-        """A list of texts."""
+        """A list of strings."""
         found = self.items(name, default=default)
         if not all(isinstance(item, str) for item in found):
             self.refuse(name, "a list of texts")
         return tuple(found)
 
     def mapping(self, name: str, *, default: Mapping[str, Any] = _REQUIRED) -> dict[str, Any]:
-        """An object of anything."""
+        """An object with any values."""
         value = self._value(name, default)
         if not isinstance(value, dict):
             self.refuse(name, "an object")
         return dict(value)
 
     def text_by_name(self, name: str, *, default: Mapping[str, str] = _REQUIRED) -> dict[str, str]:
-        """An object of texts."""
+        """An object whose values are strings."""
         found = self.mapping(name, default=default)
         if not all(isinstance(item, str) for item in found.values()):
             self.refuse(name, "an object of texts")
         return found
 
     def fields(self, name: str) -> Fields:
-        """The fields of an object in this one."""
+        """The fields of a nested object."""
         return self._within(self.mapping(name), f"{name}.")
 
     def rows(self, name: str) -> list[Fields]:

@@ -51,7 +51,7 @@ _ROWS_SHOWN = 5
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """--neusight-update."""
+    """Adds --neusight-update."""
     parser.getgroup("neusight").addoption(
         "--neusight-update",
         action="store_true",
@@ -60,7 +60,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The markers."""
+    """Registers the markers."""
     for name, limit in _LIMITS.items():
         config.addinivalue_line(
             "markers",
@@ -136,7 +136,7 @@ def _has_lines_of_the_test(shown: TracebackType | None) -> bool:
 
 
 def _excinfo(text: str) -> pytest.ExceptionInfo[BaseException]:
-    """A failure that pytest shows by its text alone."""
+    """An exception that pytest shows without a traceback."""
     try:
         pytest.fail(text, pytrace=False)
     except pytest.fail.Exception as failure:
@@ -144,7 +144,7 @@ def _excinfo(text: str) -> pytest.ExceptionInfo[BaseException]:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A budget that nothing would judge must not pass unseen."""
+    """Fails a test whose budget would never be judged."""
     marked = [marker for name in _LIMITS for marker in item.iter_markers(name)]
     owner = getattr(item, "cls", None)
     # Where it was not imported, which takes 3 ms, no test is one of its.
@@ -496,7 +496,7 @@ class _Budget:
         return printable_lines(lines)
 
     def _value(self, found: Forecast) -> float | None:
-        """The figure that is limited; None where the program has none."""
+        """The figure that is limited; None if the program has none."""
         if self.operator:
             return {row.name: row.time_us for row in found.by_operator}.get(self.operator)
         if self.name == _LATENCY:

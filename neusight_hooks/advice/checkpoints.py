@@ -145,7 +145,7 @@ class _Checkpointed:
         return lambda path, after: next((at for at in ops[path] if at > after), None)
 
     def _interval(self, begin: int, end: int, backward: int) -> _Interval | None:
-        """None for a module that runs in backward itself: it is checkpointed already."""
+        """The run of a module; None if it runs in backward: it is checkpointed already."""
         inside = self._entries[begin:end]
         calls = [entry for entry in inside if isinstance(entry, OpCall)]
         if not calls or any(call.phase != "forward" for call in calls):
@@ -175,7 +175,7 @@ class _Checkpointed:
         return _Interval(begin, end, turn, backward, kept, result, early)
 
     def step(self) -> Step:
-        """The step with checkpoints."""
+        """Builds the step with checkpoints."""
         if not self.intervals:
             return self._step
         insert: dict[int, list[Entry]] = {}

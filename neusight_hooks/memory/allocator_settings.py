@@ -1,4 +1,4 @@
-"""What PYTORCH_ALLOC_CONF says to the caching allocator, and which of it a forecast heeds."""
+"""The settings of the caching allocator in PYTORCH_ALLOC_CONF, those that a forecast follows."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def _multi_tensor_kernels(
     scalar_list: bool = False,
     kernel_class: KernelClass = KernelClass.OPTIMIZER,
 ) -> list[Kernel]:
-    """A kernel a launch over lists of equal length."""
+    """A kernel per launch over lists of equal length."""
     lists = [specs for specs in (*reads, *writes) if specs]
     if not lists:
         return []
@@ -190,7 +190,7 @@ def _foreach_name(call: OpSignature) -> str:
 
 @register_op(*(f"aten::_foreach_{name}" for name in FOREACH))
 def foreach(call: OpSignature) -> list[Kernel]:
-    """As few launches as hold all tensors; a kernel a tensor where the lists do not match."""
+    """The fewest launches that hold all tensors; one per tensor where the lists do not match."""
     lists = _lists(call)
     if not lists or not any(lists):
         return []
@@ -218,7 +218,7 @@ def _one_by_one(
 
 @register_op("aten::_foreach_zero")
 def foreach_zero(call: OpSignature) -> list[Kernel]:
-    """Zeros into all tensors."""
+    """Sets all tensors to zero."""
     targets = _lists(call)[0] if _lists(call) else ()
     if not targets:
         return []
@@ -231,7 +231,7 @@ def foreach_zero(call: OpSignature) -> list[Kernel]:
 def foreach_copy(
     call: OpSignature, *, self: tuple[TensorSpec, ...], src: tuple[TensorSpec, ...] = ()
 ) -> list[Kernel]:
-    """All copies at once, casts included; a copy a tensor where layouts or devices differ."""
+    """All copies at once, with casts; a copy per tensor where layouts or devices differ."""
     sources = src or self
     if not sources:
         return []
@@ -244,7 +244,7 @@ def foreach_copy(
 
 @register_op("aten::_foreach_norm", "aten::_foreach_max", "aten::_foreach_powsum")
 def foreach_norm(call: OpSignature) -> list[Kernel]:
-    """Zeros, a norm a chunk, then a norm a tensor out of its chunks."""
+    """A fill with zeros, a norm per chunk, then the norm of each tensor from its chunks."""
     lists = _lists(call)
     sources = lists[0] if lists else ()
     if not sources:
@@ -271,7 +271,7 @@ def foreach_norm(call: OpSignature) -> list[Kernel]:
 
 
 def _norm_a_chunk(name: str, sources: tuple[TensorSpec, ...], launch: _Launch) -> Kernel:
-    """A launch that takes the norm of each of its chunks."""
+    """A launch that computes the norm of each chunk."""
     elements = sum(count for _, count in launch.parts)
     blocks = sum(ceil_div(count, _CHUNK) for _, count in launch.parts)
     return Kernel.rows(

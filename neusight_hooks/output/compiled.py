@@ -1,4 +1,4 @@
-"""What torch.compile made of a program: graphs, breaks, recompiles, fusion; figures and words."""
+"""What torch.compile made of a program: graphs, breaks, recompiles, fusion; as data and text."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def compilation_of(
 
 
 def _marks(entries: Sequence[Entry]) -> Iterator[Mark]:
-    """Where compiled code begins to run."""
+    """The marks at which compiled code begins to run."""
     for entry in entries:
         if isinstance(entry, Mark) and entry.kind == "compiled_begin":
             yield entry
@@ -106,7 +106,7 @@ def breaks_of(frames: Sequence[CompiledFrame]) -> tuple[Break, ...]:
 
 
 def recompiles_of(frames: Sequence[CompiledFrame]) -> tuple[Recompile, ...]:
-    """Each guard that failed, with how often it did."""
+    """Each guard that failed, with its count."""
     counts = Counter(
         (frame.recompiled_at, frame.function, frame.recompiled)
         for frame in frames
@@ -181,7 +181,7 @@ def _buffers_at_peak(memory: MemoryTimeline) -> int:
 
 
 def compiled_lines(found: Compilation) -> list[str]:
-    """Lines of the first screen."""
+    """The lines about it in the summary."""
     fused = found.fused
     buffers = f", {bytes_text(found.buffer_bytes)} of its buffers at the peak"
     lines = [

@@ -1,4 +1,4 @@
-"""The kernels of one forward of a model, and what they are for any other batch of sequences."""
+"""The kernels of one forward of a model, as functions of the batch of sequences."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class LaunchedKernel(NamedTuple):
 
     @property
     def parent(self) -> str:
-        """The module around that one."""
+        """The parent module."""
         return self.module.rpartition(".")[0]
 
 
@@ -189,7 +189,7 @@ def _mean(totals: BatchTotals) -> BatchTotals:
 
 
 def _times(kernel: Kernel, count: int) -> Kernel:
-    """The same problem for several sequences."""
+    """The kernel repeated for several sequences."""
     size = kernel.size
     assert isinstance(size, GemmSize)
     amounts = [getattr(kernel, name) * count for name in _AMOUNTS]
@@ -331,7 +331,7 @@ def aligned(points: Sequence[RecordedPoint]) -> list[RecordedPoint]:
 def _common(
     first: tuple[LaunchedKernel, ...], other: tuple[LaunchedKernel, ...]
 ) -> tuple[tuple[LaunchedKernel, ...], tuple[LaunchedKernel, ...]]:
-    """Both without the copies and biases that the other has not."""
+    """Both without the copies and biases that only one of them has."""
     names = [[(item.kernel.name, item.module) for item in part] for part in (first, other)]
     if names[0] == names[1]:
         return first, other
@@ -407,7 +407,7 @@ def _repeats(kernels: list[Kernel], points: Sequence[RecordedPoint]) -> bool:
 
 
 def _solved(rows: list[list[int]], system: np.ndarray) -> tuple[tuple[float, ...], ...]:
-    """For each value the coefficients of the totals of a batch."""
+    """The coefficients of the totals of a batch for each value."""
     values = np.array(rows, dtype=float)
     found, *_ = np.linalg.lstsq(system, values, rcond=None)
     found = _without_needless(found, system, values)

@@ -1,4 +1,4 @@
-"""How a program finds stubs: by Python's own import system, for the time of a forecast."""
+"""How a program imports stubs: by a finder in sys.meta_path while a forecast is open."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class _StubFinder(metadata.DistributionFinder):
     def _real(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
     ) -> ModuleSpec | None:
-        """What other finders find."""
+        """The spec that other finders return."""
         self._is_searching = True
         try:
             for finder in sys.meta_path:
@@ -112,7 +112,7 @@ class _StubFinder(metadata.DistributionFinder):
     def find_distributions(
         self, context: metadata.DistributionFinder.Context | None = None
     ) -> Iterable[metadata.Distribution]:
-        """What `pip` would say of the packages that are replaced."""
+        """The distributions of the packages that are replaced."""
         wanted = None if context is None else context.name
         for package, stub in CATALOGUE.items():
             is_requested = wanted is None or _plain(wanted) in (_plain(stub.distribution), package)
@@ -252,5 +252,5 @@ class _Distribution(metadata.Distribution):
         }.get(filename)
 
     def locate_file(self, path: Any) -> Any:
-        """No file of it is anywhere."""
+        """Always raises: it has no files."""
         raise FileNotFoundError(f"{path} of {self._package}, which is not installed")

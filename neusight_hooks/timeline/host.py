@@ -1,4 +1,4 @@
-"""What the host costs: microseconds a dispatch, a launch, a wait; plain, and under a profiler."""
+"""The costs of the host: µs per dispatch, launch and wait; plain, and under a profiler."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _UNFINISHED = HostSpan("op", "", 0, 0)
 
 
 def thread_of(call: OpCall) -> Thread:
-    """The lane that an op is in."""
+    """The lane of an op."""
     if call.phase == "backward":
         return AUTOGRAD
     return other_thread(call.thread) if call.thread else MAIN
@@ -57,7 +57,7 @@ class HostLane:
         return len(self.spans) - 1
 
     def finish(self, position: int, call: OpCall, start_ns: int) -> None:
-        """Ends an op now, at the position that was reserved for it."""
+        """Ends an op now, at its reserved position."""
         thread = thread_of(call)
         parent = self.parent if thread in (MAIN, AUTOGRAD) else -1
         self.spans[position] = HostSpan(
@@ -66,7 +66,7 @@ class HostLane:
         )  # fmt: skip
 
     def extend(self, position: int) -> None:
-        """Ends a span now that was thought to have ended before."""
+        """Moves the end of an ended span to now."""
         span = self.spans[position]
         self.spans[position] = span._replace(duration_ns=self.now_ns - span.start_ns)
 
@@ -74,7 +74,7 @@ class HostLane:
         self, kind: SpanKind, name: str, op: int, begin_ns: int, duration_ns: int, *,
         thread: Thread, detail: str = "",
     ) -> None:  # fmt: skip
-        """A runtime call that an op makes itself."""
+        """Adds a runtime call that an op makes itself."""
         if self.keep:
             span = HostSpan(kind, name, begin_ns, duration_ns, thread, op, None, self.correlation)
             self.spans.append(span._replace(detail=detail, entry=self.entry))
@@ -171,13 +171,13 @@ class HostLane:
             self.extend(self._open.pop())
 
     def close_all(self) -> None:
-        """Ends whatever is open."""
+        """Ends all open spans."""
         self.close_node()
         while self._open:
             self.extend(self._open.pop())
 
     def end_step(self) -> None:
-        """Ends whatever is open, and opens its modules and annotations again."""
+        """Ends all open spans, and opens the modules and annotations again."""
         reopen = [self.spans[position] for position in self._open]
         self.close_all()
         self.entry = 0

@@ -69,7 +69,7 @@ def _distance(one: Kernel, other: Kernel) -> float:
 
 
 def _name_apart(one: Kernel, other: Kernel) -> float:
-    """Kernels that move rows are distinguished by what they do to them."""
+    """The name that distinguishes kernels that move rows."""
     has_own_size = isinstance(one.size, (GemmSize, ConvolutionSize, AttentionSize))
     return 0.0 if has_own_size or one.name == other.name else _OTHER_NAME
 

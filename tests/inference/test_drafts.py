@@ -50,11 +50,21 @@ class Language(nn.Module):
 
 
 @torch.no_grad()
-def decode_speculatively(target: Language, draft: Language) -> list[float]:
+def decode_speculatively(
+    target: Language, draft: Language, *, begins_with_drafts: bool = False
+) -> list[float]:
     """Microseconds of each round, by the program's own events; one token is kept of each."""
     ids = torch.randint(WORDS, (1, PROMPT), device="cuda")
-    token = target(ids)[:, -1].argmax(-1, keepdim=True)
-    draft(ids)
+    if begins_with_drafts:
+        proposed = [ids]
+        for _ in range(DRAFTS):
+            proposed.append(draft(proposed[-1])[:, -1].argmax(-1, keepdim=True))
+        token = target(torch.cat(proposed, 1))[:, -1].argmax(-1, keepdim=True)
+        target.keep(PROMPT)
+        draft.keep(PROMPT)
+    else:
+        token = target(ids)[:, -1].argmax(-1, keepdim=True)
+        draft(ids)
     events = [torch.cuda.Event(enable_timing=True) for _ in range(ROUNDS + 1)]
     events[0].record()
     for length, event in enumerate(events[1:], start=PROMPT):
@@ -93,6 +103,17 @@ def test_a_round_is_the_drafts_and_the_call_that_verifies_them(tmp_path: Path) -
     at_middle = generation.decodes[1].context
     assert generation.tpot_us(at_middle, acceptance=0.0) == pytest.approx(median(us), rel=0.02)
     assert Forecast.load(tmp_path / "saved.json.gz").phases == forecast.phases
+
+
+def test_the_prompt_of_a_later_text_is_that_of_the_draft_which_reads_it_first() -> None:
+    def program() -> None:
+        for _ in range(2):
+            models = Language(4).cuda(), Language(1).cuda()
+            decode_speculatively(*models, begins_with_drafts=True)
+
+    generation = drafting(forecast_of(program))
+
+    assert (generation.prompt, generation.drafted) == (PROMPT, DRAFTS)
 
 
 def test_what_is_assumed_of_drafts_is_stated() -> None:

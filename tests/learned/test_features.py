@@ -31,14 +31,14 @@ from neusight.predictors.learned.features import (
 from neusight.predictors.physics.physical_time import PhysicalTime
 from neusight.predictors.physics.power import filled_in
 
-#: A GPU of round numbers: 100 SMs at 1 GHz, 1 TB/s, 100 GB/s a link.
+#: A GPU of round numbers: 100 SMs at 1 GHz, 1 TB/s of 1.25, 100 GB/s a link.
 ROUND = replace(
     find_gpu("H100"),
     name="round",
     num_sms=100,
     boost_clock_mhz=1000.0,
-    bandwidth_gbps=1000.0,
-    bandwidth_utilization=1.0,
+    bandwidth_gbps=1250.0,
+    bandwidth_utilization=0.8,
     gemm_utilization=0.5,
     l2_bytes=2**20,
     floor_us=2.0,
@@ -146,7 +146,7 @@ def test_a_convolution_has_its_sizes_its_product_and_its_bounds() -> None:
 
     flops, moved = 2 * 2 * 20 * 12 * 16 * 9, 4 * (2 * 12 * 64 + 12 * 20 * 9 + 2 * 20 * 16)
     compute_us = flops / 1e6 / filled_in(ROUND).fp32_gemm_utilization
-    bound_us = 2.0 + math.hypot(compute_us, moved / 1e6)
+    bound_us = 2.0 + math.hypot(compute_us, moved / 1.25e6)
     expected = about(
         m=2 * 16, n=20, k=12 * 9,
         batch=2, in_channels=12, out_channels=20,
@@ -155,7 +155,7 @@ def test_a_convolution_has_its_sizes_its_product_and_its_bounds() -> None:
         is_forward=1.0, is_weight_gradient=0.0, is_fastest=1.0, is_volta=0.0, is_newer=1.0,
         waves_32=1 / 100, wave_fill_32=1 / 100,
         footprint_per_l2=moved / 2**20,
-        matrix_share=compute_us / bound_us, dram_share=moved / 1e6 / bound_us,
+        matrix_share=compute_us / bound_us, dram_share=moved / 1.25e6 / bound_us,
         floor_share=2.0 / bound_us, physics_share=10.0 / bound_us,
     )  # fmt: skip
     assert chosen(found, list(expected)) == expected

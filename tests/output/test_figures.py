@@ -40,6 +40,14 @@ def test_the_interval_of_a_busy_gpu_is_that_of_its_kernels_added_up() -> None:
     assert found == StepLatency(median=100.0, low=88.0, high=124.0)
 
 
+def test_what_collectives_made_longer_may_be_nothing_or_twice_as_much() -> None:
+    kernel = kernel_span(microseconds=60.0, low=50.0, high=80.0)._replace(duration_ns=70_000)
+
+    found = step_latency_of(step_span(microseconds=70.0, busy=70.0), [kernel], HOST)
+
+    assert found == StepLatency(median=70.0, low=50.0, high=100.0)
+
+
 def test_a_step_that_the_host_sets_is_as_unsure_as_the_hosts_it_may_run_on() -> None:
     """Kernels that are certain: what is unsure is the host's alone, and what is neither's stays."""
     step = step_span(microseconds=300.0, busy=100.0, host=250.0)

@@ -14,6 +14,7 @@ from neusight.predictors.errors import UnsupportedKernelError
 from neusight.predictors.kernel import ConvolutionSize
 from neusight.predictors.learned.correction import Adjustment
 from neusight.predictors.physics.physical_time import PhysicalTime
+from neusight.predictors.physics.roofline import flop_roofline_us
 
 CONVOLUTION = ConvolutionSize(8, 64, 64, 1, (28, 28), (28, 28), (3, 3), (1, 1), "forward")
 KERNELS = [
@@ -184,6 +185,16 @@ def test_no_estimate_is_shorter_than_its_flops_at_peak() -> None:
     assert estimate.utilization == pytest.approx(1.0, rel=1e-6)
     # Of 1680.41 ns that the peak takes, whole ones are kept.
     assert (small.latency_us, small.utilization) == (1.68, 1.0)
+
+
+def test_utilization_is_the_share_of_the_peak() -> None:
+    kernel, gpu = Kernel.gemm(512, 512, 512), find_gpu("A100")
+
+    [estimate] = Tiled().predict([kernel], gpu)
+
+    assert estimate.utilization == pytest.approx(
+        flop_roofline_us(kernel, gpu) / estimate.latency_us, rel=1e-6
+    )
 
 
 def test_a_kernel_of_the_programs_own_may_take_nine_times_as_long() -> None:

@@ -1,4 +1,4 @@
-"""A pair of forecasts in words: what makes them hard to compare first, then figures and reasons."""
+"""Two forecasts compared as text: what makes them hard to compare, then figures and reasons."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class MetricChange(NamedTuple):
 
     @property
     def one_after(self) -> float:
-        """The same of now."""
+        """The current figure as shown: of one sample or token, where it is judged so."""
         return self.after / self.counts[1]
 
 

@@ -62,33 +62,33 @@ class Ranking:
 
     @property
     def ranked(self) -> list[PlanPoint]:
-        """Those that fit, best first; equal ones as they were asked for."""
+        """The points that fit, best first; equal ones in the order of the candidates."""
         fitting = [point for point in self.points if point.row is not None and not point.problem]
         return sorted(fitting, key=self._cost if self.ranked_by == "cost" else self._time)
 
     @property
     def excluded(self) -> list[PlanPoint]:
-        """Those that do not fit or failed."""
+        """The points that do not fit or failed."""
         return [point for point in self.points if point.problem]
 
     @property
     def unfinished(self) -> list[Candidate]:
-        """Those that were not done."""
+        """The candidates without a point."""
         done = [point.candidate for point in self.points]
         return [candidate for candidate in self.candidates if candidate not in done]
 
     def _time(self, point: PlanPoint) -> float:
-        """Seconds for one of the unit, all ranks."""
+        """Seconds per unit, over all ranks."""
         return 1.0 / self._rate(point)
 
     def _rate(self, point: PlanPoint) -> float:
-        """Of the unit a second, all ranks."""
+        """Units per second, over all ranks."""
         rate = None if point.row is None else self.unit.rate(point.row)
         assert rate is not None
         return rate
 
     def _cost(self, point: PlanPoint) -> float:
-        """What the unit costs at the GPUs' prices; in GPU-hours where not all have one."""
+        """The cost per unit at the GPUs' prices; in GPU-hours unless all have one."""
         assert point.row is not None
         if self._has_prices:
             return self.unit.cost(point.row) or 0.0
@@ -171,7 +171,7 @@ class Ranking:
 
 
 def interim_text(points: Sequence[PlanPoint]) -> str:
-    """What a candidate came to, in a line, as soon as it is done."""
+    """The result of a candidate in one line, for when it is done."""
     stated = []
     for point in points:
         if point.problem or point.row is None:

@@ -1,4 +1,4 @@
-"""A program's own error as its author would see it on a GPU: by the program's lines alone."""
+"""A program's own error as on a GPU: only the program's lines are in its traceback."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def is_fault_of_neusight(error: BaseException, start: CodeType) -> bool:
 
 
 def is_of_the_depths(error: BaseException) -> bool:
-    """Whether it arose in neusight's own code and was not raised on purpose."""
+    """Whether it comes from neusight's own code and was not raised on purpose."""
     frames = traceback.extract_tb(error.__traceback__)
     if not frames or not frames[-1].filename.startswith(own_folders()):
         return False

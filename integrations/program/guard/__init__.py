@@ -1,1 +1,1 @@
-"""A process of its own for a program, which the kernel keeps away from the user's files."""
+"""A separate process for a program, which the kernel keeps from changing the user's files."""

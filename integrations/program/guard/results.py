@@ -33,7 +33,7 @@ _VALUES = {
 
 
 class UnknownResultError(Exception):
-    """An answer has something in it that is none of the values that neusight sends."""
+    """A result contains something that neusight never sends."""
 
 
 class _Reader(pickle.Unpickler):
@@ -48,14 +48,14 @@ class _Reader(pickle.Unpickler):
 
 
 def _is_value(found: Any, module: str) -> bool:
-    """Whether it is a class of that module, of Python's own an error."""
+    """Whether it is a class of that module; of builtins, whether it is an exception."""
     if not isinstance(found, type) or found.__module__ != module:
         return False
     return module != builtins.__name__ or issubclass(found, BaseException)
 
 
 def encoded(value: object) -> bytes:
-    """Bytes of what `decoded` gives back."""
+    """The bytes that `decoded` reads."""
     return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
 
 
@@ -72,7 +72,7 @@ def encoded_error(error: BaseException) -> bytes:
 
 
 def decoded(data: bytes) -> Any:
-    """The value; UnknownResultError where it is none, or damaged."""
+    """The value; UnknownResultError if it is damaged or not allowed."""
     try:
         return _Reader(io.BytesIO(data)).load()
     except UnknownResultError:

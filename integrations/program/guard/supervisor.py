@@ -48,7 +48,7 @@ _PATHS_SHOWN = 3
 
 
 class _GoOn(Exception):
-    """The kernel may do the call itself, as far as Landlock lets it."""
+    """Lets the kernel do the call itself, within the limits of Landlock."""
 
 
 class Supervisor:
@@ -86,7 +86,7 @@ class Supervisor:
             os.close(self.listener)
 
     def summary_line(self) -> str:
-        """What was refused, by program; empty where nothing was."""
+        """What was refused, by program; empty if nothing was."""
         if not self._refused:
             return ""
         parts = (f"{name} ({_shown(list(paths))})" for name, paths in self._refused.items())
@@ -98,7 +98,7 @@ class Supervisor:
     # -- calls ------------------------------------------------------------------------------------
 
     def serve_waiting(self) -> None:
-        """Tries the calls again that wait for another process."""
+        """Retries the calls that wait for another process."""
         waiting, self.waiting = self.waiting, []
         for request in waiting:
             self._serve(request)
@@ -260,7 +260,7 @@ class Supervisor:
 
 
 class _RequestedCall:
-    """A request, with what lies in the memory of its process."""
+    """A request, with access to the memory of its process."""
 
     def __init__(self, request: Request, memory: int, overlay: Overlay) -> None:
         self.request, self._memory, self._overlay = request, memory, overlay
@@ -274,7 +274,7 @@ class _RequestedCall:
         return self._argument(self.call.mode)
 
     def masked_mode(self) -> int:
-        """What is left of a mode by the process's umask."""
+        """The mode of the call under the process's umask."""
         text = _read(f"/proc/{self.request.process}/status")
         umask = int(text.partition(b"\nUmask:")[2].split(maxsplit=1)[0], 8)
         return self.mode & 0xFFFFFFFF & ~umask
@@ -310,7 +310,7 @@ class _RequestedCall:
         return self._absolute(self.call.second_path, self.call.second_folder)
 
     def second_text(self) -> str:
-        """What a symbolic link is to contain."""
+        """The target of a symbolic link."""
         return self._text(self.call.second_path)
 
     def _absolute(self, position: int, folder: int) -> str:

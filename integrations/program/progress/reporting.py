@@ -1,4 +1,4 @@
-"""Shows how far a recording is, from a thread of its own that the program does not see."""
+"""Shows the progress of a recording, from a thread that the program does not see."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _monotonic = time.monotonic  # the true one: a script's clock shows the forecast
 
 
 class ReportInterval:
-    """Seconds after which it is reported first, and again; for a quick program never."""
+    """Seconds until the first report, which a quicker program never gets, and between reports."""
 
     def __init__(self, first_s: float, then_s: float) -> None:
         self.first_s, self.then_s = first_s, then_s
@@ -35,17 +35,17 @@ REWRITTEN, KEPT = ReportInterval(1.0, 0.5), ReportInterval(_MINUTE_S, _MINUTE_S)
 
 
 class ProgressPlace(Protocol):
-    """Where it is reported."""
+    """Where progress is shown."""
 
     def show(self, text: str) -> None:
-        """Shows the line, in place of the one before where that can be."""
+        """Shows the line; on a terminal it replaces the one before."""
 
     def clear(self) -> None:
-        """Takes it away, where that can be."""
+        """Removes the line from a terminal."""
 
 
 class _Log:
-    """What is not a terminal: each line stays."""
+    """A stream that is not a terminal: each line stays."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -55,7 +55,7 @@ class _Log:
         self._write(self._descriptor, f"{text}\n".encode("ascii", "replace"))
 
     def clear(self) -> None:
-        """Nothing to do: a line stays."""
+        """Does nothing: lines stay."""
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def reporting_progress(session: Session, *, quiet: bool = False) -> Iterator[Non
 
 
 def _place() -> ProgressPlace | None:
-    """Where standard error leads; None where it is captured (by a test or a notebook)."""
+    """The place of standard error; None if it is captured (by a test or a notebook)."""
     terminal = terminal_of(sys.stderr)
     if terminal is not None:
         return terminal

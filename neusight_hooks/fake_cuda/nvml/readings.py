@@ -1,4 +1,4 @@
-"""What the driver reports of a GPU; sensors read as of an idle one."""
+"""What the driver reports about a GPU; sensors are those of an idle one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class GPUReadings:
 
     @classmethod
     def of(cls, gpu: GPU, count: int, cuda: str | None, used_bytes: int, pid: int) -> GPUReadings:
-        """Of `count` such GPUs, for a torch built with that release of CUDA."""
+        """The readings of `count` such GPUs, for a torch built with that release of CUDA."""
         cuda = cuda or _DEFAULT_CUDA
         return cls(
             name=gpu.driver_name,
@@ -57,12 +57,12 @@ class GPUReadings:
 
     @property
     def idle_degrees(self) -> int:
-        """Of an idle GPU."""
+        """The reading of an idle GPU."""
         return _IDLE_DEGREES
 
     @property
     def idle_power_w(self) -> float:
-        """Of an idle GPU."""
+        """The reading of an idle GPU."""
         return self.power_limit_w * _IDLE_SHARE_OF_POWER
 
     def uuid(self, index: int) -> str:
@@ -78,7 +78,7 @@ class GPUReadings:
         return f"00000000:{index + 1:02X}:00.0"
 
     def to_json(self) -> str:
-        """For the environment of other programs."""
+        """As JSON, for the environment of other processes."""
         return json.dumps(asdict(self))
 
     @classmethod

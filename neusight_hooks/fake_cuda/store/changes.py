@@ -1,4 +1,4 @@
-"""What a run wrote, removed and made, path by path: shown in a line, and kept where asked."""
+"""The files that a run wrote, removed and made: shown in a line, and kept with --keep-writes."""
 
 # Strings, not pathlib: this is imported by every forecast, and must stay quick to import.
 
@@ -32,7 +32,7 @@ _REMOVED = (False, True)
 
 
 class Change(NamedTuple):
-    """A path that differs from what really stands there; `source` has the content of a file."""
+    """A path that differs from what is on disk; `source` has the content of a file."""
 
     path: str
     is_new: bool
@@ -110,12 +110,12 @@ def _take(source: str, target: str, store: str) -> None:
 
 
 def is_in(path: str, folder: str) -> bool:
-    """Whether a path is a folder or lies in it."""
+    """Whether a path is a folder or inside it."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def _shown(path: str) -> str:
-    """A path as the user would name it from here."""
+    """A path relative to the working directory, if it is inside."""
     return path.removeprefix(os.getcwd().rstrip("/") + "/")
 
 

@@ -1,1 +1,1 @@
-"""What programs bring of their own: ops, gradients, kinds of tensors."""
+"""What programs define themselves: ops, gradients, tensor subclasses."""

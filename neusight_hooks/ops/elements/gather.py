@@ -97,7 +97,7 @@ def _gather_rows(name: str, result: TensorSpec, indices: tuple[TensorSpec, ...])
 def _select_rows(
     name: str, result: TensorSpec, index: TensorSpec, row: int, torch: tuple[int, int]
 ) -> list[Kernel]:
-    """Rows of so many elements, one an index."""
+    """Rows of so many elements, one per index."""
     indices = gpu_tensors((index,))
     if _is_wide(row, result.dtype, torch):
         return _gather_rows(name, result, indices)
@@ -109,7 +109,7 @@ def _select_rows(
 def embedding(
     call: OpSignature, math: MathMode, *, indices: TensorSpec, **others: Argument
 ) -> list[Kernel]:
-    """A row an index."""
+    """A row per index."""
     result = output(call)
     row = result.numel // max(1, indices.numel)
     return _select_rows("embedding", result, indices, row, math.torch)
@@ -195,7 +195,7 @@ def embedding_bag(
     offsets: TensorSpec,
     per_sample_weights: TensorSpec | None = None,
 ) -> list[Kernel]:
-    """One kernel that sums or averages rows a bag."""
+    """One kernel that sums or averages the rows of each bag."""
     result = output(call)
     width = weight.shape[1] if len(weight.shape) > 1 else 1
     if not indices.numel:
@@ -247,7 +247,7 @@ def embedding_bag_backward(
 def embedding_bag_weights_backward(
     call: OpSignature, *, grad: TensorSpec, **others: Argument
 ) -> list[Kernel]:
-    """A dot product an index."""
+    """A dot product per index."""
     return reduce_kernel("embedding_bag_weights_backward", (grad,), written_tensors(call))
 
 
@@ -327,7 +327,7 @@ def index_put(
 
 
 def _put(moved: TensorSpec, positions: tuple[TensorSpec, ...], values: TensorSpec) -> list[Kernel]:
-    """Values into their places, in any order."""
+    """Writes values to their indices, in any order."""
     put = _gather_kernel("index_put", moved, positions, scatters=True)
     if values.numel < moved.numel:  # one value for many places
         saved = moved.numel * itemsize(moved.dtype) - values.num_bytes
@@ -336,7 +336,7 @@ def _put(moved: TensorSpec, positions: tuple[TensorSpec, ...], values: TensorSpe
 
 
 def _put_in_order(moved: TensorSpec, *, accumulates: bool) -> list[Kernel]:
-    """Values into their places, those of one place after one another."""
+    """Writes values to their indices, one after the other where an index repeats."""
     linear = vector(moved.shape[0], "int64", moved.device)
     return _gather_kernel(
         "index_put_accumulate",
@@ -423,7 +423,7 @@ def index_add(
 def index_fill(
     call: OpSignature, *, self: TensorSpec, dim: int, index: TensorSpec, value: Argument
 ) -> list[Kernel]:
-    """A slice an index."""
+    """A slice per index."""
     slices = self.numel // max(1, self.shape[dim] if self.shape else 1)
     shape = (index.numel, slices)
     return _scattered(
@@ -452,7 +452,7 @@ _SCATTERING = frozenset({"scatter", "scatter_add", "scatter_reduce", "index_add"
 
 @register_op("aten::searchsorted", "aten::bucketize")
 def searchsorted(call: OpSignature) -> list[Kernel]:
-    """A binary search an element."""
+    """A binary search per element."""
     reads, writes = read_tensors(call), written_tensors(call)
     if not writes or not writes[0].numel:
         return []
@@ -481,7 +481,7 @@ def nonzero(call: OpSignature, *, self: TensorSpec) -> list[Kernel]:
 
 @register_op("aten::nonzero_static")
 def nonzero_static(call: OpSignature, *, self: TensorSpec) -> list[Kernel]:
-    """As nonzero, of a given size and so without the host."""
+    """Like nonzero, but of a given size and so without a wait of the host."""
     result = output(call)
     steps = [k for k in select_flagged(self, result.shape[0]) if k.name != "memcpy_d2h"]
     return steps + pointwise_kernel("nonzero_coordinates", (result,), (result,))

@@ -37,7 +37,7 @@ def gemm_4bit(
     bias: TensorSpec | None = None,
     **others: Argument,
 ) -> list[Kernel]:
-    """A Linear whose weight has four bits an element, with scales of blocks."""
+    """A Linear with a 4-bit weight and scales of blocks."""
     scales = gpu_tensors(others.values())
     if prod(A.shape[:-1]) <= _MOST_FUSED_ROWS and A.shape[-1] % max(1, blocksize) == 0:
         weight = (B, bias, *scales)
@@ -62,7 +62,7 @@ def _plain_product(
 def gemv_4bit(
     call: OpSignature, *, A: TensorSpec, B: TensorSpec, shapeB: tuple[int, ...], **others: Argument
 ) -> list[Kernel]:
-    """A row times such a weight, in one kernel (kgemm_4bit_inference_naive)."""
+    """A row times a 4-bit weight, in one kernel (kgemm_4bit_inference_naive)."""
     result = new_tensor((*A.shape[:-1], shapeB[0]), A.dtype, A.device)
     weight = (B, *gpu_tensors(others.values()))
     return packed_weight_kernels(A, weight, result, "packed_rows", name="gemm_4bit")
@@ -93,7 +93,7 @@ def unpack(call: OpSignature, *, self: TensorSpec, **others: Argument) -> list[K
 def int8_linear_matmul(
     call: OpSignature, math: MathMode, *, A: TensorSpec, B: TensorSpec, **others: Argument
 ) -> list[Kernel]:
-    """A product of integers of eight bits (cuBLASLt), into 32 bits."""
+    """A product of int8 with a result of int32 (cuBLASLt)."""
     return _int8_product(A, B, math)
 
 
@@ -126,7 +126,7 @@ def int8_mixed_scaled_mm(
     outlier_cols: TensorSpec | None = None,
     bias: TensorSpec | None = None,
 ) -> list[Kernel]:
-    """The same, and a product of the columns that were left in full precision."""
+    """`int8_scaled_mm`, and a product of the columns that were left in full precision."""
     result = output(call)
     kernels = _scaled(CA, CB, (SCA, SCB), bias, result, math)
     left_out = outlier_cols.numel if outlier_cols else 0

@@ -1,4 +1,4 @@
-"""What a kernel is called in a profile: the names that cuBLAS, cuDNN, PyTorch, NCCL would show.
+"""The names of kernels in a profile, as cuBLAS, cuDNN, PyTorch and NCCL give them.
 
 Those of ROCm's libraries are in `rocm`, PyTorch's own in `native`.
 """
@@ -151,7 +151,7 @@ def _generation(gpu: GPU) -> str:
 
 
 def _half_gemm(compute: str, capability: tuple[int, int], tile: str, layout: str) -> str:
-    """A product in 16 bits before Hopper."""
+    """A 16-bit product before Hopper."""
     if capability[0] < 7:
         return f"maxwell_fp16_sgemm_fp16_{tile}_{layout}"
     if capability[0] == 7:
@@ -219,7 +219,7 @@ _SCUDNN_ROLES = {
 
 
 def _convolution_on_cores(kernel: Kernel, direction: str, tile: tuple[int, int], gpu: GPU) -> str:
-    """cuDNN's without matrix units."""
+    """cuDNN's kernels without matrix units."""
     if kernel.compute != "fp32":
         return _ENGINES[direction].format(t={"float64": "double"}.get(kernel.dtype, "__half"))
     name = f"{_generation(gpu)}_scudnn"

@@ -1,4 +1,4 @@
-"""Ops by which a program reads numbers and truths from the GPU; each is a wait."""
+"""Ops by which a program reads numbers and booleans from the GPU; each waits for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks of one program placed in time together."""
+"""Ranks of one program scheduled together."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _scheduled(
 
 
 def _hang_text(ranks: Sequence[RankSchedule], meetings: Meetings) -> str:
-    """Who waits for whom, in which call, and where."""
+    """Which rank waits for which, in which call, and where."""
     waiting: dict[str, list[int]] = defaultdict(list)
     for rank in ranks:
         for appointment in rank.waiting():

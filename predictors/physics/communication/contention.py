@@ -109,5 +109,5 @@ def _more_waves(num_waves: float, left: float) -> float:
 
 
 def _effective(num_waves: float) -> float:
-    """As `effective_waves`, of one kernel."""
+    """`effective_waves` of one kernel."""
     return max(1.0, num_waves + CONSTANTS.tail_cost * (math.ceil(num_waves) - num_waves))

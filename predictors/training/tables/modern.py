@@ -65,7 +65,7 @@ def _gemm_groups(frame: DataFrame, book: KnownGPUs, left_out: list[str]) -> Iter
 
 
 def _products(rows: DataFrame, dtype: str, name: str) -> list[Launches]:
-    """What each row launches."""
+    """The launches of each row."""
     if _TRANSPOSED[0] in rows.columns:
         return [(_column_major(*sizes, dtype=name),) for sizes in _tuples(rows, _BLAS)]
     is_block_scaled = dtype == "fp8_block128"

@@ -11,7 +11,7 @@ from check_results import BEFORE, project, regression, slower
 from neusight.integrations.check.baseline import Case, OperatorTimeRow
 from neusight.integrations.check.figures.batch_change import intake_figures
 from neusight.integrations.check.judgement import judge
-from neusight.integrations.check.outputs.terminal import explanation, text_of
+from neusight.integrations.check.outputs.terminal import explanation, figure_lines, text_of
 from neusight.integrations.check.result import CaseResult
 from neusight.output.batch import Batch
 
@@ -46,6 +46,16 @@ def test_a_regression_says_what_by_how_much_and_where(folder: Path) -> None:
         "note: priced by bytes over bandwidth, as fallback: my::op",
     ):
         assert words in " ".join(text.split())
+
+
+def test_a_figure_that_falls_to_nothing_is_shown_and_one_that_is_nothing_is_not() -> None:
+    judgement = judge("train", BEFORE, slower())
+    gone = judgement.metrics[0]._replace(title="gone", before=3.0, after=0.0)
+    none = gone._replace(title="none", before=0.0)
+
+    _, *lines = figure_lines(replace(judgement, metrics=(gone, none)), ("before", "now"))
+
+    assert [line.split()[0] for line in lines] == ["gone"]
 
 
 def test_operators_are_named_with_their_kernel_time_before_and_now(folder: Path) -> None:

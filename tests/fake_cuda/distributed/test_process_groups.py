@@ -121,3 +121,9 @@ def test_a_mesh_takes_the_gpu_of_its_local_rank_where_none_was_used() -> None:
         torch.cuda.set_device(1)
         init_device_mesh("cuda", (4,))
         assert torch.ones(1, device="cuda").device.index == 1
+
+
+def test_nccl_is_that_of_a_cuda_build() -> None:
+    with neusight.forecast_on("H100", world_size=2):
+        torch.ones(1, device="cuda").add_(1)
+        assert torch.cuda.nccl.version() == (2, 27, 7)

@@ -82,3 +82,7 @@ def test_no_gpus_on_a_node_are_refused() -> None:
 def test_several_ranks_are_for_the_command_line(several: Any) -> None:
     with pytest.raises(OptionError, match="--rank all-distinct SCRIPT runs several side by side"):
         stated_rank(index=several, world_size=8)
+
+
+def test_a_program_alone_is_the_only_rank() -> None:
+    assert Rank() == Rank(index=0, world_size=1)

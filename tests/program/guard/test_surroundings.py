@@ -7,11 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from itertools import chain
 from pathlib import Path
-from select import select
 from typing import Any
 
 import pytest
@@ -46,11 +42,6 @@ def shell(line: str) -> Callable[[Any], str]:
             ["bash", "-c", line], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ).stdout
     )
-
-
-def printed(line: str) -> Callable[[Any], str]:
-    """The same, with this process's own standard error."""
-    return lambda store: subprocess.check_output(["bash", "-c", line], text=True)
 
 
 def guarded(line: str) -> Any:
@@ -139,25 +130,25 @@ def test_links_out_of_and_into_the_folder_lead_to_what_was_written(home: Path) -
 
 def test_two_runs_in_one_folder_at_once_do_not_see_each_other(home: Path) -> None:
     line = "echo {0} >> mine.txt; echo {0} > new-{0}; echo ready >&2; read; cat mine.txt; ls new-*"
-    inputs, errors = [os.pipe(), os.pipe()], [os.pipe(), os.pipe()]
+    code = (
+        "import subprocess, sys\n"
+        "from neusight.integrations.program.guard.guarded_process import in_guarded_process\n"
+        "line = ['bash', '-c', sys.argv[1]]\n"
+        "work = lambda store: subprocess.check_output(line, text=True)\n"
+        "print(in_guarded_process(work, ['s.py']).answer, end='')\n"
+    )
+    runs = [
+        subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-c", code, line.format(n)], text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )
+        for n in range(2)
+    ]  # fmt: skip
+    for run in runs:
+        assert run.stderr is not None
+        assert run.stderr.readline() == "ready\n"
 
-    def run(number: int) -> str:
-        os.dup2(inputs[number][0], 0)
-        os.dup2(errors[number][1], 2)
-        return str(in_guarded_process(printed(line.format(number)), ["s.py"]).answer)
-
-    with ThreadPoolExecutor() as pool:
-        runs = [pool.submit(in_fork, partial(run, number)) for number in range(2)]
-        for (reading, _), started in zip(errors, runs, strict=True):
-            while not (select([reading], [], [], 0.1)[0] or started.done()):
-                pass
-            assert not started.done() and os.read(reading, 6) == b"ready\n"
-        outputs = []
-        for (_, writing), started in zip(inputs, runs, strict=True):
-            os.write(writing, b"\n")
-            outputs.append(started.result())
-    for end in chain(*inputs, *errors):
-        os.close(end)
+    outputs = [run.communicate("\n")[0] for run in runs]
 
     assert [output.split()[0] for output in outputs] == ["mine0", "mine1"]
     assert [output.split()[1:2] for output in outputs] == [["new-0"], ["new-1"]]

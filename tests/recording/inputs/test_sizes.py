@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from neusight.recording.inputs.sizes import InputSize, size_of, size_of_loaded, tensors_in
+from neusight.recording.inputs.sizes import (
+    InputSize,
+    size_of,
+    size_of_loaded,
+    tensors_held_by,
+    tensors_in,
+)
 
 
 def ints(*shape: int) -> torch.Tensor:
@@ -18,6 +26,15 @@ def test_tensors_are_found_in_containers_in_order() -> None:
     found = tensors_in({"a": [first, "text"], "b": (second,)}, None, third)
 
     assert [tensor.numel() for tensor in found] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(("depth", "count"), [(5, 1), (6, 0)])
+def test_tensors_are_held_by_objects_in_objects_down_to_a_depth(depth: int, count: int) -> None:
+    held: object = torch.zeros(2, 2)
+    for level in range(depth):
+        held = SimpleNamespace(inside=[], more=held) if level % 2 else [held]
+
+    assert len(list(tensors_held_by(held, num_dims=2))) == count
 
 
 def test_the_first_tensor_with_a_batch_decides() -> None:

@@ -37,7 +37,7 @@ def test_a_step_is_one_kernel(home: str, name: str, bytes_an_element: int) -> No
 
 def test_adam_counts_its_steps() -> None:
     with neusight.forecast_on("H100"):
-        from apex.optimizers import FusedAdam
+        from apex.optimizers import FusedAdam  # type: ignore[import-not-found]
 
         weight = torch.nn.Parameter(torch.ones(8, device="cuda", dtype=BF16))
         optimizer = FusedAdam([weight], lr=0.1)
@@ -50,7 +50,7 @@ def test_adam_counts_its_steps() -> None:
 
 def test_momentum_has_a_buffer_of_the_parameters_type() -> None:
     with neusight.forecast_on("H100"):
-        from apex.optimizers import FusedSGD  # type: ignore[import-not-found]
+        from apex.optimizers import FusedSGD
 
         weight = torch.nn.Parameter(torch.ones(8, device="cuda", dtype=BF16))
         optimizer = FusedSGD([weight], lr=0.1, momentum=0.9)

@@ -91,7 +91,7 @@ def with_mask_known(warn: Callable[[str], None], attention: FlexAttention) -> Fl
 
 
 class _Putting:
-    """Puts a lowering back."""
+    """Restores a lowering."""
 
     def __init__(self, table: dict[Any, Any], op: Any, lower: Any) -> None:
         self._table, self._op, self._lower = table, op, lower

@@ -65,7 +65,7 @@ def install_symmetric_memory(patches: Patches, recorder: Recorder) -> None:
 
 
 class _Workspace:
-    """Memory of each rank of a group that all of them reach."""
+    """Memory of each rank of a group that all ranks can access."""
 
     def __init__(self, recorder: Recorder, group_name: str, num_bytes: int) -> None:
         group = _group_called(group_name)
