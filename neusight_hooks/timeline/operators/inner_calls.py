@@ -686,6 +686,8 @@ def calls_within(signature: OpSignature) -> tuple[Token, ...]:
     if name.startswith("_foreach_"):
         return _tokens(_foreach(signature))
     by_arguments = _BY_ARGUMENTS.get(name)
+    if by_arguments is not None and not signature.arguments:
+        return ()  # an operator of a profile that is carried over: its arguments are not known
     return _tokens(_ALWAYS.get(name, "") if by_arguments is None else by_arguments(signature))
 
 

@@ -321,3 +321,8 @@ def test_a_recurrent_network_calls_what_a_profile_of_it_has() -> None:
 
 def opened(calls: tuple[object, ...]) -> list[str]:
     return [token.name.removeprefix("aten::") for token in calls if isinstance(token, Open)]
+
+
+@pytest.mark.parametrize("op", ["stack", "_softmax", "native_batch_norm"])
+def test_what_depends_on_arguments_is_unknown_for_an_operator_of_a_profile(op: str) -> None:
+    assert calls_within(OpSignature(f"aten::{op}", "default", (), ())) == ()
