@@ -64,6 +64,8 @@ def test_the_other_pages_are_the_plugins_own() -> None:
 #: Draws one chart of each kind into elements that only keep what they are given.
 DRAW = """
 globalThis.window = globalThis;
+const ruler = {measureText: text => ({width: 6 * text.length})};
+globalThis.document = {createElement: () => ({getContext: () => ruler})};
 require(process.argv[1]);
 const {visualization: charts} = google;
 const data = charts.arrayToDataTable([["step", "ms", "us"], ["<1>", 2, 3], ["2", 4, 0]]);

@@ -52,7 +52,7 @@ def test_all_steps_and_no_statement_are_two_things() -> None:
         ({"steps": "few"}, "--steps is 'few'"),
         ({"torch": "1.13"}, "--torch is '1.13'; it must be a version like 2.4 or 2.6.0"),
         ({"torch": "newest"}, "--torch is 'newest'; it must be a version like 2.4 or 2.6.0"),
-        ({"host": "fast"}, "unknown host 'fast'; known: plain, cloud, older, profiled"),
+        ({"host": "fast"}, "unknown host 'fast'; known: plain, cloud, older, wsl, profiled"),
         ({"predictor": "oracle"}, "Unknown predictor 'oracle'"),
     ],
 )

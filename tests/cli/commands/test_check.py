@@ -171,7 +171,8 @@ def test_a_host_of_the_project_that_nobody_knows_is_wrong_use(
     settings('host = "slow"\n')
 
     assert check("--gpu", "H100", "--update", "train.py") == 2
-    assert "unknown host 'slow'; known: plain, cloud, older, profiled" in capsys.readouterr().err
+    known = "plain, cloud, older, wsl, profiled"
+    assert f"unknown host 'slow'; known: {known}" in capsys.readouterr().err
 
 
 def test_a_damaged_baseline_is_left_as_it_is(
