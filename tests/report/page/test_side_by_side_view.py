@@ -8,23 +8,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
 
 import neusight
 from neusight.forecast import Forecast
 from neusight.integrations.report.html import html_report
 from neusight.integrations.report.page.html_tables import Detail
 from neusight.integrations.report.page.side_by_side_view import labels_of, view_of_several
-
-
-@pytest.fixture(scope="module")
-def forecast() -> Forecast:
-    with neusight.forecast_on("H100") as forecast:
-        model = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512)).cuda()
-        for _ in range(3):
-            model(torch.randn(64, 512, device="cuda")).sum().backward()
-            forecast.step()
-    return forecast
 
 
 def named(forecast: Forecast, script: str) -> Forecast:

@@ -6,24 +6,11 @@ import re
 from collections import Counter
 
 import pytest
-import torch
-from torch import nn
 
-import neusight
 from neusight.forecast import Forecast
 from neusight.integrations.report.page.html_tables import Detail
 from neusight.integrations.report.page.time_tables import view_of_times
 from neusight.predictors.kernel import Kernel
-
-
-@pytest.fixture(scope="module")
-def forecast() -> Forecast:
-    with neusight.forecast_on("H100") as forecast:
-        model = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512)).cuda()
-        for _ in range(3):
-            model(torch.randn(64, 512, device="cuda")).sum().backward()
-            forecast.step()
-    return forecast
 
 
 def shown(forecast: Forecast, num_rows: int) -> str:
