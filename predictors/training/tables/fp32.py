@@ -140,8 +140,11 @@ def _without_growth(group: Group) -> Group:
 
 def _is_short(size: object, flops: float) -> bool:
     """A convolution whose kernel takes less than the growth of the overhead."""
-    is_convolution = isinstance(size, ConvolutionSize)
-    return is_convolution and flops < _SHORT_FLOPS and size.in_channels < _SHORT_CHANNELS
+    return (
+        isinstance(size, ConvolutionSize)
+        and flops < _SHORT_FLOPS
+        and size.in_channels < _SHORT_CHANNELS
+    )
 
 
 #: FLOPs and input channels, which a CTA sums one after the other, below which a convolution takes
