@@ -39,6 +39,10 @@ CASES: dict[str, Case] = {
         2, 256, 4, 64, attn_bias=cuda(2, 4, 256, 256, grad=False)
     ),
     "ops.memory_efficient_attention, without heads": lambda: attend(8, 256, 64),
+    "ops.memory_efficient_attention, groups of heads": lambda: attend(2, 256, 2, 4, 64),
+    "ops.memory_efficient_attention, a bias of each batch and head": lambda: attend(
+        2, 256, 4, 64, attn_bias=cuda(8, 256, 256, grad=False)
+    ),
     "ops.memory_efficient_attention, blocks": lambda: attend(
         1, 512, 4, 64, attn_bias=ops().fmha.BlockDiagonalMask.from_seqlens([256, 256])
     ),
