@@ -119,6 +119,18 @@ CASES: dict[str, Case] = {
         prenorm=True,
         residual_in_fp32=True,
     ),
+    "ops.rms_norm.dropout_add_rms_norm, alone, summed in float32": lambda: flash(
+        "ops.rms_norm.dropout_add_rms_norm",
+        *(rows(), None, weight(), None, 0.0, 1e-6),
+        prenorm=True,
+        residual_in_fp32=True,
+    ),
+    "ops.rms_norm.dropout_add_rms_norm, alone, in float32": lambda: flash(
+        "ops.rms_norm.dropout_add_rms_norm",
+        *(rows(torch.float32), None, cuda(512, dtype=torch.float32), None, 0.0, 1e-6),
+        prenorm=True,
+        residual_in_fp32=True,
+    ),
     "ops.triton.cross_entropy.cross_entropy_loss": lambda: flash(
         "ops.triton.cross_entropy.cross_entropy_loss", cuda(64, 1000), cuda(64, dtype=torch.int64)
     ),
@@ -228,6 +240,14 @@ def test_angles_are_made_once_and_joint_projections_rotated_in_place() -> None:
     names = [kernel.name for kernel, _ in forecast.kernels]
 
     assert (names.count("rotary"), names.count("cos")) == (2, 1)
+
+
+def test_more_than_the_head_is_not_rotated() -> None:
+    with neusight.forecast_on("H100"):
+        wide, narrow = cuda(256, 32, grad=False), cuda(256, 33, grad=False)
+        flash("layers.rotary.apply_rotary_emb", cuda(2, 256, 4, 64), wide, wide)()
+        with pytest.raises(AssertionError, match="rotary_dim must be <= headdim"):
+            flash("layers.rotary.apply_rotary_emb", cuda(2, 256, 4, 64), narrow, narrow)()
 
 
 def test_angles_are_the_powers_of_the_base() -> None:
