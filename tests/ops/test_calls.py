@@ -1,7 +1,8 @@
 """Which kernels calls of ops launch, with their FLOPs and bytes, as a table.
 
-NEUSIGHT_UPDATE_GOLDEN=1 rewrites the table. Each call is real PyTorch, recorded in a forecast: `f`, `h`, `d` and `i` are tensors of float32, float16, float64 and int64,
-`nhwc` one of images as channels_last, and `grad` the gradients of what a function of them returns.
+NEUSIGHT_UPDATE_GOLDEN=1 rewrites the table. Each call is real PyTorch, recorded in a forecast; `f`,
+`h`, `d` and `i` make tensors of float32, float16, float64 and int64, `nhwc` one of images as
+channels_last, and `grad` the gradients of what a function of tensors returns.
 """
 
 from __future__ import annotations
@@ -251,8 +252,8 @@ torch.kthvalue(f(64, 256), 5)
 torch.median(f(64, 256))
 torch.median(f(64, 256), 1)
 torch.mode(i(64, 256))
-torch.unique(i(5000))
-torch.unique_consecutive(i(5000))
+torch.unique(torch.arange(5000, device="cuda"))
+torch.unique_consecutive(torch.arange(5000, device="cuda"))
 torch.randperm(5000, device="cuda")
 torch.randperm(500_000, device="cuda")
 torch.multinomial(f(64, 256), 5)
