@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import product
+from dataclasses import fields
+from itertools import groupby, product
 from typing import Any
 
 from neusight.predictors.errors import UnsupportedKernelError
@@ -232,6 +233,29 @@ def label(kernel: Kernel) -> str:
 def _part(value: object) -> str:
     text = str(int(value)) if isinstance(value, bool) else str(value)
     return text.strip("()").replace(", ", ",")
+
+
+def described(kernels: Iterable[Kernel]) -> Iterator[str]:
+    """Equal ones after each other once: class, name, size, types, FLOPs, bytes read and written,
+    and what most kernels leave as it is by name."""
+    for kernel, equal in groupby(kernels):
+        count = sum(1 for _ in equal)
+        types = [kernel.dtype, kernel.out_dtype if kernel.out_dtype != kernel.dtype else ""]
+        types.append(kernel.compute if kernel.compute != "fp32" else "")
+        moved = f"{kernel.flops} {kernel.bytes_read}+{kernel.bytes_written}"
+        layout = kernel.layout if kernel.layout != "contiguous" else ""
+        name = kernel.name if kernel.name != kernel.kernel_class.value else ""
+        size = "x".join(_part(part) for part in kernel.size)
+        words = (kernel.kernel_class.value, name, kernel.variant, layout, size, *types, moved)
+        rest = (
+            f"{trait}={_part(getattr(kernel, trait))}" for trait in TRAITS if getattr(kernel, trait)
+        )
+        times = f" ({count} times)" if count > 1 else ""
+        yield "  " + " ".join(word for word in (*words, *rest) if word) + times
+
+
+#: The fields that most kernels leave as they are.
+TRAITS = [item.name for item in fields(Kernel) if item.default in (0, False, ())]
 
 
 def estimates(predictor: Predictor, kernels: Sequence[Kernel], gpu: str) -> dict[Kernel, Estimate]:
