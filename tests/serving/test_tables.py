@@ -70,11 +70,39 @@ class Layer(nn.Module):
         return x.view(*x.shape[:2], -1, DIM).transpose(1, 2)
 
 
-class Decoder(nn.Module):
+class Written(nn.Module):
+    """A layer whose attention and norms are written in ops, with a plain MLP."""
+
     def __init__(self) -> None:
         super().__init__()
+        self.qkv, self.o = nn.Linear(HIDDEN, 3 * HIDDEN), nn.Linear(HIDDEN, HIDDEN)
+        self.up, self.down = nn.Linear(HIDDEN, 1024), nn.Linear(1024, HIDDEN)
+        self.first, self.second = Norm(), Norm()
+
+    def forward(self, x: Any, _cos: Any, past: int) -> Any:
+        q, k, v = (Layer._heads(part) for part in self.qkv(self.first(x)).chunk(3, -1))
+        cached = torch.empty(x.shape[0], HEADS, past, DIM, dtype=x.dtype, device="cuda")
+        k, v = torch.cat((cached, k), 2), torch.cat((cached, v), 2)
+        y = (q @ k.mT / 8).float().softmax(-1).to(x.dtype) @ v
+        x = x + self.o(y.transpose(1, 2).reshape(x.shape))
+        return x + self.down(F.gelu(self.up(self.second(x))))
+
+
+class Norm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(HIDDEN))
+
+    def forward(self, x: Any) -> Any:
+        y = x.float()
+        return self.weight * (y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
+
+
+class Decoder(nn.Module):
+    def __init__(self, layer: type[nn.Module]) -> None:
+        super().__init__()
         self.embed = nn.Embedding(WORDS, HIDDEN)
-        self.layers = nn.ModuleList([Layer(), Layer()])
+        self.layers = nn.ModuleList([layer(), layer()])
         self.norm, self.head = nn.RMSNorm(HIDDEN), nn.Linear(HIDDEN, WORDS, bias=False)
 
     def forward(self, ids: Any, past: int) -> Any:
@@ -87,9 +115,9 @@ class Decoder(nn.Module):
 
 
 @cache
-def points() -> tuple[RecordedPoint, ...]:
+def points(layer: type[nn.Module] = Layer) -> tuple[RecordedPoint, ...]:
     with torch.no_grad(), neusight.forecast_on("H100") as forecast:
-        model = Decoder().to("cuda", torch.bfloat16)
+        model = Decoder(layer).to("cuda", torch.bfloat16)
         for sequences, tokens, past in BATCHES:
             ids = torch.zeros(sequences, tokens, dtype=torch.long, device="cuda")
             forecast.step()
@@ -121,20 +149,21 @@ CHANGES = {
 def test_engines_launch_the_kernels_of_the_golden_table() -> None:
     """Of a prompt of 64 tokens behind 256; of the changed ones only what was not there before."""
     lines: list[str] = []
-    recorded = points()[0].launches
-    fused = engine_launches(recorded, tokens=64).launches
-    for name, change in CHANGES.items():
+    for layer, (name, change) in product((Layer, Written), CHANGES.items()):
+        recorded = points(layer)[0].launches
+        fused = engine_launches(recorded, tokens=64).launches
         found = change(recorded if name == "eager" else fused)
         new = [item for item in found if name in ("eager", "vllm") or item not in fused]
-        lines += [name, *described(item.kernel for item in new)]
+        lines += [f"{layer.__name__} {name}", *described(item.kernel for item in new)]
 
     require_golden("serving_launches.txt", lines)
 
 
 MAMBA = {
-    f"layers.{at}": RecurrentLayer(8, 64, 128, 768, 4, "bfloat16", "float32") for at in range(2)
+    f"Decoder.layers.{at}": RecurrentLayer(8, 64, 128, 768, 4, "bfloat16", "float32")
+    for at in range(2)
 }
-MAMBA_1 = {"layers.0": RecurrentLayer(1024, 1, 16, 1024, 4, "bfloat16", "float32")}
+MAMBA_1 = {"Decoder.layers.0": RecurrentLayer(1024, 1, 16, 1024, 4, "bfloat16", "float32")}
 #: Servers by what a line of the table begins with.
 SERVERS: dict[str, tuple[Engine, dict[str, Any]]] = {
     "vllm": (Engine(), {}),
@@ -146,6 +175,8 @@ SERVERS: dict[str, tuple[Engine, dict[str, Any]]] = {
     "vllm, two stages": (Engine(), {"stages": 2, "quantization": "fp8"}),
     "mamba 2": (Engine(), {"recurrences": MAMBA, "ranks": 2}),
     "mamba 1": (Engine("compiled"), {"recurrences": MAMBA_1}),
+    "written, vllm": (Engine(), {"layer": Written}),
+    "written, eager": (Engine("eager"), {"layer": Written, "ranks": 4, "quantization": "int8"}),
 }
 BATCHES_PRICED = (
     StepBatch(1, 700, (), 1),
@@ -162,9 +193,11 @@ def test_steps_cost_what_the_golden_table_says() -> None:
     """A server's capacity, and of each batch the µs of a step, of the GPU and of each stage, and
     the bound."""
     lines = []
-    for (name, (engine, options)), gpu in product(SERVERS.items(), ("H100", "RTX-4090")):
-        recurrent = options.get("recurrences") or {}
-        recorded = [replace(p, launches=with_scans(p.launches, recurrent)) for p in points()]
+    for at, (name, (engine, options)) in enumerate(SERVERS.items()):
+        gpu = ("H100", "RTX-4090")[at % 2]
+        found, recurrent = points(options.get("layer", Layer)), options.get("recurrences", {})
+        recorded = [replace(p, launches=with_scans(p.launches, recurrent)) for p in found]
+        options = {key: value for key, value in options.items() if key != "layer"}
         programs = pipeline_programs(recorded, engine=engine, parameter_bytes=10**8, **options)
         host = replace(PLAIN, name="gaps", kernel_gap_us=1.5)
         prices = [StepPrices(one, find_gpu(gpu), Tiled(), host, engine) for one in programs]
@@ -223,9 +256,11 @@ def test_servers_reach_the_figures_of_the_golden_table() -> None:
         slo = Slo(ttft_s=0.5, tpot_s=0.02, e2e_s=3.0)
         found = serving_figures([run, run], GPU, num_gpus=2, slo=slo, price=3.0).to_json()
         lines += [f"{load_name}, {name}", f"  {' '.join(_figures(found.values()))}"]
-    for name, load in LOADS.items():
-        lines.append(name)
-        for one in load.requests(most_tokens=2000)[:4]:
+    nothing = serving_figures([simulate([], SchedulerOptions(9), price)], GPU, num_gpus=1)
+    lines += ["nothing", f"  {' '.join(_figures(nothing.to_json().values()))}"]
+    for name, load in (*LOADS.items(), ("long", Load((LONG, SHORT), 20, turns=4, seed=3))):
+        lines.append(f"{name}: {load.classes[0].input} {load.classes[0].input.mean:.3f}")
+        for one in load.requests(most_tokens=700)[:4]:
             lines.append(f"  {_request(one)}")
 
     require_golden("serving_figures.txt", lines)
