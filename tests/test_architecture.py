@@ -146,7 +146,6 @@ TESTED_WITH = {
     "neusight.integrations.program.guard.layers": "program/guard/test_view.py",
     "neusight.integrations.program.guard": "program/guard/test_supervisor.py",
     "neusight.integrations.program.ranks": "program/ranks/test_side_by_side.py",
-    "neusight.integrations.report.curves": "cli/test_sweep_page.py",
     "neusight.integrations.report": "report/test_html.py",
     "neusight.integrations.serving": "cli/commands/test_serve.py",
     "neusight.integrations.suites": "suites/test_evaluation.py",

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from itertools import product
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
@@ -181,15 +181,9 @@ def _is_digits(part: str) -> bool:
 def _ranges(numbers: list[int]) -> str:
     if len(numbers) == 1:
         return str(numbers[0])
-    parts: list[str] = []
-    first = last = numbers[0]
-    for number in [*numbers[1:], -1]:
-        if number == last + 1:
-            last = number
-            continue
-        parts.append(str(first) if first == last else f"{first}-{last}")
-        first = last = number
-    return f"[{','.join(parts)}]"
+    consecutive = groupby(enumerate(numbers), key=lambda item: item[1] - item[0])
+    runs = [[number for _, number in run] for _, run in consecutive]
+    return f"[{','.join('-'.join(map(str, sorted({run[0], run[-1]}))) for run in runs)}]"
 
 
 def unfolded(module: str) -> list[str]:
@@ -217,10 +211,10 @@ def _numbers(part: str) -> list[str]:
     return found
 
 
-def _natural(text: str) -> list[tuple[int, int, str]]:
+def _natural(text: str) -> list[tuple[float, str]]:
     """Sorts "Net.2" before "Net.10"."""
     return [
-        (0, int(part), "") if _is_digits(part) else (1, 0, part)
+        (int(part), "") if _is_digits(part) else (math.inf, part)
         for part in re.split(r"(\d+)", text)
     ]
 

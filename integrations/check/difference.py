@@ -176,7 +176,6 @@ def price_changes_of(ops: Difference) -> tuple[tuple[str, float], ...]:
     for key, count in sorted(ops.kept.items()):
         was[key[1]] += count * ops.cost_before[key].kernel_ns
         has[key[1]] += count * ops.cost_now[key].kernel_ns
-    changed = [(op, has[op] / was[op] - 1, has[op] - was[op]) for op in was if was[op] != has[op]]
-    changed = [item for item in changed if was[item[0]]]
-    changed.sort(key=lambda item: (-abs(item[2]), item[0]))
-    return tuple((op, share) for op, share, _ in changed)
+    changed = [op for op in was if was[op] and was[op] != has[op]]
+    changed.sort(key=lambda op: (-abs(has[op] - was[op]), op))
+    return tuple((op, has[op] / was[op] - 1) for op in changed)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from neusight.integrations.check.baseline import Case, CompileRow
+from neusight.integrations.check.baseline import Case, CompileRow, WaitRow
 from neusight.integrations.check.causes import (
     CallStack,
     Cause,
@@ -281,16 +281,21 @@ def _new_waits(before: Case, after: Observation) -> tuple[NewWait, ...]:
         for row in after.case.waits
         if row.num_waits > was.get(row[:2], 0)
     }
-    totals: Counter[str] = Counter()
-    for sign, rows in ((1, after.case.waits), (-1, before.waits)):
-        for row in rows:
-            totals[row.reason] += sign * row.num_waits
+    grown = _totals(after.case.waits) - _totals(before.waits)
     found = [
         NewWait(reason, code, count, *_cost_and_stack(after, (reason, code)))
         for (reason, code), count in more.items()
-        if totals[reason] > 0
+        if reason in grown
     ]
     return tuple(sorted(found, key=lambda wait: (-wait.cost_us, wait.reason, wait.code)))
+
+
+def _totals(rows: Iterable[WaitRow | CompileRow]) -> Counter[str]:
+    """How often each reason to wait, or each kind of stop, came."""
+    found: Counter[str] = Counter()
+    for reason, *_, count in rows:
+        found[str(reason)] += int(count)
+    return found
 
 
 def _cost_and_stack(after: Observation, key: tuple[str, str]) -> tuple[float, CallStack]:
@@ -304,14 +309,11 @@ def _new_stops(before: Case, after: Observation) -> tuple[NewStop, ...]:
     if not before.is_compiled:
         return ()
     was = {row[:3]: row.num_times for row in before.compiling}
-    totals: Counter[str] = Counter()
-    for sign, rows in ((1, after.case.compiling), (-1, before.compiling)):
-        for row in rows:
-            totals[row.what] += sign * row.num_times
+    grown = _totals(after.case.compiling) - _totals(before.compiling)
     more: list[CompileRow] = [
         row._replace(num_times=row.num_times - was.get(row[:3], 0))
         for row in after.case.compiling
-        if totals[row.what] > 0 and row.num_times > was.get(row[:3], 0)
+        if row.what in grown and row.num_times > was.get(row[:3], 0)
     ]
     return tuple(NewStop(*row, after.stops.get(row[:3], "")) for row in more)
 

@@ -152,11 +152,9 @@ def _changes(what_if: WhatIf, forecast: Scheduled, smallest_gain: float) -> Iter
     step = steady_step_of(forecast.timeline)
     assert step is not None  # else there is nothing to change
     shares = _shares(kernels_of(step, forecast.timeline))
-    idle = 1 - step.gpu_busy_ns / max(step.latency_ns, step.gpu_busy_ns, 1)
-    if idle >= smallest_gain:
+    if step.latency_ns - step.gpu_busy_ns >= smallest_gain * step.latency_ns:
         yield from _of_host(what_if)
-    worth_fusing = idle >= smallest_gain or shares[KernelClass.ELEMENTWISE] >= smallest_gain
-    if worth_fusing and not _has_mark(what_if.entries, "compiled_begin"):
+    if not _has_mark(what_if.entries, "compiled_begin"):
         yield _of_compiler(what_if)
     yield from _of_compiled_code(what_if, forecast.recording.compiled)
     if shares[KernelClass.OPTIMIZER] >= smallest_gain:

@@ -152,22 +152,19 @@ class _Checkpointed:
             return None
         turn = next(
             at
-            for at in range(end, backward + 1)
-            if isinstance(entry := self._entries[at], OpCall) and entry.phase == "backward"
+            for at, entry in enumerate(self._entries[end:], end)
+            if isinstance(entry, OpCall) and entry.phase == "backward"
         )
-        alive = [
-            entry
+        alive = {
+            entry.ordinal
             for entry in inside
             if isinstance(entry, Alloc)
             and entry.kind == "activation"
-            and not begin < self._freed_at.get(entry.ordinal, end) < end
-        ]
-        result = _result_of(inside, {entry.ordinal for entry in alive})
-        kept = frozenset(
-            entry.ordinal
-            for entry in alive
-            if entry.ordinal != result and self._freed_at.get(entry.ordinal, -1) > turn
-        )
+            and self._freed_at.get(entry.ordinal, end) >= end
+        }
+        result = _result_of(inside, alive)
+        freed_later = {ordinal for ordinal, at in self._freed_at.items() if at > turn}
+        kept = frozenset((alive & freed_later) - {result})
         if result is None or not kept:
             return None
         released = self._freed_at.get(result)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from bisect import bisect_left
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -30,9 +32,9 @@ SMALLEST_SAVING = 0.02
 PRECISION = 0.005
 
 #: More than any GPU has, so that nothing is refused.
-UNLIMITED = 2**60
+UNLIMITED = sys.maxsize
 
-#: Batches tried above the one that was recorded.
+#: No batch is tried that is larger than the recorded one times this.
 _LARGEST_FACTOR = 1024
 
 
@@ -202,7 +204,7 @@ def _remedies(
 
 
 def _largest_batch(recording: Recording, trials: _Trials) -> LargestBatch | None:
-    """By trying: up from the recorded one until it does not fit, then between the last two."""
+    """By trying, between one sample and `_LARGEST_FACTOR` times those recorded."""
     recorded = recorded_batch(recording).samples
     if not recorded:
         return None
@@ -210,15 +212,8 @@ def _largest_batch(recording: Recording, trials: _Trials) -> LargestBatch | None
     def of(batch: int) -> Recording:
         return with_batch(recording, recorded=recorded, batch=batch)
 
-    if of(2 * recorded) == recording:
+    sizes = range(1, _LARGEST_FACTOR * recorded + 1)
+    if of(sizes[-1]) == recording:
         return None  # nothing grows with it: the batch was read off the wrong tensor
-    low, high = 0, recorded
-    while high <= _LARGEST_FACTOR * recorded and trials.fits(of(high)):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        if trials.fits(of(middle)):
-            low = middle
-        else:
-            high = middle
-    return LargestBatch(low, recorded)
+    fitting = bisect_left(sizes, True, key=lambda batch: not trials.fits(of(batch)))
+    return LargestBatch(fitting, recorded)

@@ -13,6 +13,7 @@ from torch import nn
 
 import neusight
 from neusight.advice.advice import Advice, advice_for, advice_lines, fitting_lines
+from neusight.advice.memory import LargestBatch, Remedy
 from neusight.forecast import Forecast
 from neusight.integrations.report.memory import MemoryReport
 from neusight.predictors.gpu import GPU
@@ -182,6 +183,30 @@ def test_an_odd_vocabulary_gets_advice_on_padding_where_odd_sizes_cost() -> None
     assert "padding" not in kinds(advice_for(train(Head(), data)))
 
 
+class ByUnit:
+    """A predictor by which a product takes so many seconds in the unit that computes it."""
+
+    name = "by unit"
+
+    def __init__(self, **seconds: float) -> None:
+        self.seconds = seconds
+
+    def predict(self, kernels: Sequence[Kernel], gpu: GPU) -> list[Estimate]:
+        times = [
+            self.seconds[kernel.compute] * 1e6 if isinstance(kernel.size, GemmSize) else 1.0
+            for kernel in kernels
+        ]
+        return [Estimate(us, us, us, "compute", "physics", self.name) for us in times]
+
+
+def test_three_percent_of_the_step_are_worth_a_line() -> None:
+    model, data = nn.Linear(64, 64), torch.ones(64, 64)
+
+    found = advice_for(train(model, data, priced_by=ByUnit(fp32=1.0, tf32=0.965, bf16=0.975)))
+
+    assert [(item.kind, round(item.gain, 3)) for item in found] == [("tf32", 0.035)]
+
+
 def test_only_gains_above_the_threshold_are_reported_largest_first() -> None:
     forecast = train(nn.Linear(2048, 2048), torch.randn(256, 2048))
 
@@ -225,13 +250,23 @@ def test_what_does_not_fit_is_shown_with_what_makes_it_fit() -> None:
     assert 2 <= len(lines) <= 4
 
 
-def test_where_nothing_makes_it_fit_that_is_stated() -> None:
+def test_the_largest_batch_makes_it_fit_where_it_is_smaller() -> None:
     forecast = train(nn.Linear(64, 64), torch.randn(8, 64))
-    advice = replace(MemoryReport(forecast, limit_bytes=2**20).advice, batch=None)
+    advice = MemoryReport(forecast, limit_bytes=2**20).advice
 
-    [line] = fitting_lines(advice)
+    def lines(batch: LargestBatch | None, *totals: int) -> list[str]:
+        remedies = tuple(Remedy(f"change {n}", n * 2**20, 0, fits=True) for n in totals)
+        return fitting_lines(replace(advice, batch=batch, remedies=remedies))[1:]
 
-    assert "nothing tried does" in line
+    nothing: list[str] = []
+    assert lines(LargestBatch(1, 8)) == ["                a batch of 1 (now 8)"]
+    assert lines(LargestBatch(0, 8)) == lines(LargestBatch(8, 8)) == lines(None) == nothing
+    assert "nothing tried does" in fitting_lines(replace(advice, batch=None))[0]
+    assert lines(LargestBatch(7, 8), 1, 2, 3) == [
+        "        1.0 MiB  change 1",
+        "        2.0 MiB  change 2",
+        "                a batch of 7 (now 8)",
+    ]
 
 
 def test_breaks_and_recompiles_are_advice_at_their_lines() -> None:

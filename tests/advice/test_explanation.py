@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 import neusight
+from neusight.advice.explanation import NothingToExplainError, explain_kernels
+from neusight.predictors.kernel import ConvolutionSize, Kernel
+from neusight.predictors.registry import find_predictor
+from neusight.timeline.spans import KernelSpan
+from timelines import ROUND_GPU, kernel_span, op
 
 
 @pytest.fixture(scope="module")
@@ -99,3 +106,112 @@ def test_a_convolution_names_its_algorithm_and_the_units_that_the_gpu_has() -> N
     assert "how     implicit product in tf32 on tensor cores" in reported("A100")
     assert "how     direct, a group a channel" in reported("V100")
     assert "tf32" not in reported("V100").replace("tf32f32", "")
+
+
+def span(kernel: Kernel, microseconds: float, *, module: str = "", **estimate: Any) -> KernelSpan:
+    made = kernel_span(kernel, microseconds, call=op(kernel.name, module=module))
+    return made._replace(estimate=replace(made.estimate, **estimate))
+
+
+def explained(*spans: KernelSpan, what: str = "*") -> list[str]:
+    """The lines of each kernel, without their labels and their last, the price."""
+    text = explain_kernels(
+        what,
+        spans,
+        gpu=ROUND_GPU,
+        predictor=find_predictor("tiled"),
+        torch_version="2.13.0+cpu",
+        step_us=2000.0,
+    )
+    return [line[14:] for line in text.splitlines() if line.startswith("      ")]
+
+
+PRODUCT = Kernel.gemm(512, 256, 1024, batch=2, dtype="bfloat16", out_dtype="float32")
+GROUPED = ConvolutionSize(
+    batch=4, in_channels=64, out_channels=128, groups=2, input=(28, 28), output=(14, 14),
+    kernel=(3, 3), stride=(2, 2), direction="forward",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("spans", "lines"),
+    [
+        (
+            [
+                span(PRODUCT, 40, module="Net.a", tile=(128, 64), split_k=2, num_waves=0.5),
+                span(PRODUCT, 40, module="Net.b"),
+                span(PRODUCT, 40, module="Net.c"),
+            ],
+            """\
+            product of 2 x [512 x 1024] by [1024 x 256], nt, bfloat16 to float32
+            tiled product in bf16 on tensor cores, K split in 2
+            aten::gemm in Net.a and 2 more
+            tiles of 128 x 64, split-K 2, 1 CTA of 256 threads, 0.5 waves on 132 SMs
+            memory; 0.537 GFLOP take 0.5 µs at the peak in bf16 (1%), \
+4.0 MiB take 1.3 µs at the peak bandwidth (3%)""",
+        ),
+        (
+            [span(Kernel.gemm(512, 256, 512, dtype="float32"), 40)],
+            """\
+            product of [512 x 512] by [512 x 256], nt, float32
+            tiled product in fp32 on ordinary cores
+            aten::gemm in (no module)
+            1 CTA of 256 threads, 1 waves on 132 SMs
+            memory; 0.134 GFLOP take 1.3 µs at the peak in fp32 (3%), \
+2.0 MiB take 0.6 µs at the peak bandwidth (2%)""",
+        ),
+        (
+            [span(Kernel.convolution(GROUPED, dtype="float16", variant="fastest"), 0.01)],
+            """\
+            forward convolution of 4 x 64 maps of 28 x 28 to 128 channels, filter 3 x 3, \
+stride 2 x 2, 2 groups, contiguous, float16, fastest
+            implicit product in fp16 on tensor cores, the fastest of cuDNN's (benchmark)
+            aten::convolution_forward in (no module)
+            1 CTA of 256 threads, 1 waves on 132 SMs
+            memory; 0.0578 GFLOP take 0.6 µs at the peak in fp16 (100%), \
+0.6 MiB take 0.2 µs at the peak bandwidth (100%)""",
+        ),
+        (
+            [span(Kernel.attention(2, 8, 2, 128, 256, 64, causal=True, dtype="bfloat16"), 20)],
+            """\
+            forward attention of 2 x 8 heads (2 of keys), 128 queries on 256 keys of 64, \
+causal, bfloat16
+            flash_attention in bf16 on tensor cores""",
+        ),
+        (
+            [span(replace(Kernel.elementwise("cat", 3000, dtype="float32"), num_parts=3), 8)],
+            "            cat of 3 tensors, 1 x 3,000 elements, float32",
+        ),
+    ],
+)  # fmt: skip
+def test_a_kernel_states_its_size_algorithm_launch_and_bound(
+    spans: list[KernelSpan], lines: str
+) -> None:
+    found = explained(*spans)
+
+    assert found[: len(lines.splitlines())] == [line.strip() for line in lines.splitlines()]
+
+
+def test_a_dozen_kernels_are_shown_and_the_rest_is_counted() -> None:
+    spans = [span(Kernel.elementwise("relu", n, dtype="float32"), n) for n in range(1, 15)]
+
+    text = explain_kernels(
+        "relu", spans, gpu=ROUND_GPU, predictor=find_predictor("tiled"), torch_version="2.13",
+        step_us=2000.0,
+    )  # fmt: skip
+
+    assert text.startswith(
+        "relu on Round: 14 kernels of 14, 105.0 µs of GPU time in a step of 2.00"
+    )
+    assert text.count("relu of 1 x ") == 12
+    assert "\n  and 2 more, 3.0 µs together\n" in text
+
+
+def test_five_names_are_suggested() -> None:
+    spans = [span(Kernel.elementwise(f"relu{n}", 8, dtype="float32"), 1.0) for n in range(7)]
+
+    for what in ("aten::relux", "nothing like these"):
+        with pytest.raises(NothingToExplainError) as refused:
+            explained(*spans, what=what)
+
+        assert str(refused.value).count("aten::relu") == 5 + (what == "aten::relux")

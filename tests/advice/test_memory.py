@@ -6,7 +6,8 @@ import neusight
 from neusight.advice.memory import memory_advice
 from neusight.memory.placement import memory_of, memory_on
 from neusight.predictors.gpu import find_gpu
-from neusight.recording.recording import Alloc, Entry, Recording, Step
+from neusight.recording.recording import Alloc, Batch, Entry, OpCall, Recording, Step
+from op_calls import MATH, call, spec
 from small_net import train
 
 MIB = 2**20
@@ -55,7 +56,7 @@ def test_needed_memory_suffices_and_less_does_not(plain: neusight.Forecast) -> N
     needed = memory_advice(plain.recording, plain.gpu).needed_bytes
 
     assert memory_on(plain.recording, plain.gpu, capacity_bytes=needed).fits
-    assert not memory_on(plain.recording, plain.gpu, capacity_bytes=int(needed * 0.985)).fits
+    assert not memory_on(plain.recording, plain.gpu, capacity_bytes=int(needed * 0.995)).fits
 
 
 def test_where_nothing_alone_suffices_all_together_are_tried(plain: neusight.Forecast) -> None:
@@ -72,6 +73,15 @@ def test_nothing_recorded_needs_the_context_alone() -> None:
     assert advice.needed_bytes == find_gpu("A100").context_bytes
     assert advice.remedies == ()
     assert advice.batch is None
+
+
+def test_no_batch_is_tried_above_a_thousand_times_the_recorded_one() -> None:
+    signature = call("relu", spec(2, 4), self=spec(2, 4))
+    entries: tuple[Entry, ...] = (OpCall(signature, MATH), Alloc(0, 32, "net", "aten::relu"))
+    step = Step("eval", entries, batch=Batch(samples=2))
+    program = Recording((step,), gpu="A100", torch_version="2.13.0")
+
+    assert memory_advice(program, find_gpu("A100")).batch == (2048, 2)
 
 
 def test_a_batch_that_nothing_shows_is_not_guessed() -> None:

@@ -110,10 +110,33 @@ def test_folding_joins_layers_within_layers() -> None:
     assert folded(modules) == ["N.[0-2].experts.[0-1,5]"]
 
 
-def test_a_row_may_not_stand_for_millions_of_modules() -> None:
-    for text in ("N.[0-999999999]", "N.[0-9999].[0-9999]"):
-        with pytest.raises(BaselineError, match="stands for more than"):
-            unfolded(text)
+@pytest.mark.parametrize(
+    "text", ["N.[0-999999999]", "N.[0-9999].[0-9999]", "N.[0-100000]", "N.[0-99999,7]"]
+)
+def test_a_row_may_not_stand_for_millions_of_modules(text: str) -> None:
+    with pytest.raises(BaselineError, match="stands for more than 100000 modules"):
+        unfolded(text)
+
+
+def test_a_row_may_stand_for_a_hundred_thousand_modules() -> None:
+    assert len(unfolded("N.[0-99999]")) == len(unfolded("N.[0-9].[0-9999]")) == 100_000
+
+
+def test_numbers_of_eighteen_digits_are_numbers_and_longer_ones_are_names() -> None:
+    longest = [f"N.{10**17 + n}" for n in range(2)]
+    names = [f"N.{10**18 + n}" for n in range(2)]
+
+    assert folded(longest) == [f"N.[{10**17}-{10**17 + 1}]"]
+    assert unfolded(folded(longest)[0]) == longest
+    assert folded(names) == names
+    with pytest.raises(BaselineError, match="too many digits"):
+        unfolded(f"N.[1-{10**18}]")
+
+
+def test_modules_are_sorted_by_their_numbers_before_their_names() -> None:
+    assert folded(["N.b10", "N.b2", "N.a", "N.b", "M.2.a", "M.10.b"]) == [
+        "M.2.a", "M.10.b", "N.a", "N.b", "N.b2", "N.b10",
+    ]  # fmt: skip
 
 
 def test_rows_that_do_not_give_the_figures_are_noticed() -> None:

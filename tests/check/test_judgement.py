@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,11 +15,18 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import neusight
-from neusight.integrations.check.baseline import Case, OpRow
+from check_results import BEFORE
+from neusight.integrations.check.baseline import (
+    Case,
+    CompileRow,
+    OperatorTimeRow,
+    OpRow,
+    WaitRow,
+)
 from neusight.integrations.check.figures.batch_change import BatchChange
 from neusight.integrations.check.figures.kept_recording import recording_of, text_of_recording
-from neusight.integrations.check.judgement import Judgement, judge
-from neusight.integrations.check.observation import Observation, observe
+from neusight.integrations.check.judgement import Judgement, NewStop, NewWait, judge
+from neusight.integrations.check.observation import Observation, Wait, observe
 
 HERE = Path(__file__)
 
@@ -403,3 +411,120 @@ def test_figures_edited_by_hand_are_judged_and_the_rows_are_doubted(before: Case
 
     assert status(judgement, "num_kernels") == "worse"
     assert "do not add up" in judgement.notes[0]
+
+
+# -- rows paired off by hand
+
+
+def paired(before: dict[str, Any], now: dict[str, Any], **seen: Any) -> Judgement:
+    """A case of these rows against another one; figures are the same unless given."""
+    known: dict[str, Any] = {"op_stacks": {}, "memory_stacks": {}, "waits": {}, "made": {}}
+    after = Observation(replace(BEFORE, **now), **{**known, **seen})
+    return judge("train", replace(BEFORE, **before), after)
+
+
+def test_lines_that_wait_more_often_are_new_and_those_that_wait_less_are_gone() -> None:
+    before = (WaitRow("item", "a", 2), WaitRow("item", "b", 1), WaitRow("copy", "c", 1))
+    now = (
+        WaitRow("item", "a", 5), WaitRow("item", "d", 1), WaitRow("item", "e", 1),
+        WaitRow("copy", "moved", 1),
+    )  # fmt: skip
+    waits = {("item", "d"): Wait(("t.py:1",), 9.0), ("item", "a"): Wait((), 3.0)}
+
+    found = paired({"waits": before}, {"waits": now}, waits=waits)
+
+    assert found.new_waits == (
+        NewWait("item", "d", 1, 9.0, ("t.py:1",)),
+        NewWait("item", "a", 3, 3.0, ()),
+        NewWait("item", "e", 1, 0.0, ()),
+    )
+    assert found.gone_waits == ("item: b", "copy: c")
+    assert paired({"waits": before}, {"waits": before}).gone_waits == ()
+
+
+def test_stops_that_came_more_often_are_new_where_the_baseline_knows_of_any() -> None:
+    metrics = {**BEFORE.metrics, "num_graph_breaks": 1, "num_recompiles": 1}
+    before = (CompileRow("graph break", "print", "a", 1), CompileRow("recompile", "size", "f", 1))
+    now = (
+        CompileRow("graph break", "print", "a", 3), CompileRow("graph break", "item", "b", 1),
+        CompileRow("recompile", "dtype", "f", 1),
+    )  # fmt: skip
+
+    def stops(metrics: dict[str, float]) -> tuple[NewStop, ...]:
+        return paired(
+            {"metrics": metrics, "compiling": before},
+            {"metrics": metrics, "compiling": now},
+            stops={("graph break", "item", "b"): "t.py:2"},
+        ).new_stops
+
+    assert stops(metrics) == (
+        NewStop("graph break", "print", "a", 2, ""),
+        NewStop("graph break", "item", "b", 1, "t.py:2"),
+    )
+    assert stops(dict(BEFORE.metrics)) == ()
+
+
+def test_operators_whose_time_differs_most_come_first() -> None:
+    was = tuple(OperatorTimeRow(name, 1, ns) for name, ns in (("a", 5000), ("b", 1000), ("c", 7)))
+    now = tuple(OperatorTimeRow(name, 1, ns) for name, ns in (("a", 5500), ("d", 3000), ("c", 7)))
+
+    found = paired({"operators": was}, {"operators": now})
+
+    assert found.operator_changes == (("d", 0.0, 3.0), ("b", 1.0, 0.0), ("a", 5.0, 5.5))
+    assert paired({}, {"operators": now}).operator_changes == ()
+
+
+def test_kernels_of_another_work_and_a_peak_elsewhere_are_named() -> None:
+    def row(work: str, ops: int, kernels: int) -> OpRow:
+        return OpRow("Net", "forward", "aten::mm", work, work, ops, kernels, 100, 10)
+
+    found = paired(
+        {"ops": (row("gemm 8", 2, 2), row("view", 5, 0)), "peak": "mm in Net"},
+        {"ops": (row("gemm 9", 3, 6), row("other view", 5, 0)), "peak": "add in Net"},
+    )
+
+    assert (found.new_kernels, found.gone_kernels) == ((("gemm 9", 3),), (("gemm 8", 2),))
+    assert found.peak_moved == ("mm in Net", "add in Net")
+    assert paired({}, {}).peak_moved is None
+
+
+def test_of_a_host_bound_step_the_causes_that_cost_the_host_most_come_first() -> None:
+    def row(op: str, ns: int, host_ns: int) -> OpRow:
+        return OpRow("Net", "forward", op, op, "1", 1, 1, ns, host_ns)
+
+    now = {"ops": (row("mm", 9000, 1000), row("add", 1000, 9000))}
+
+    assert [cause.op for cause in paired({"ops": ()}, now).time_causes] == ["mm", "add"]
+    for was, has in (("host", "compute"), ("compute", "host")):
+        found = paired({"ops": (), "bound": was}, {**now, "bound": has})
+        assert [cause.op for cause in found.time_causes] == ["add", "mm"]
+
+
+RATES = {"samples_per_step": 8, "samples_per_second": 8000.0}
+COMPILED = {"num_graph_breaks": 0, "num_recompiles": 0, "num_graphs": 2, "num_fused_kernels": 5}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "note"),
+    [
+        ({"flops": 1}, {"flops": 2}, "the batch of a step is not known, so another batch would be"),
+        ({"flops": 1}, {"flops": 1}, ""),
+        ({"flops": 1}, {"flops": 2, **RATES}, "the batch is known by other means (not said, now n"),
+        (COMPILED, {**COMPILED, "num_graphs": 3}, "torch.compile: compiled graphs 2 → 3"),
+        (COMPILED, {**COMPILED, "num_recompiles": 3}, ""),
+        ({}, COMPILED, "the baseline knows of no graph breaks and recompiles"),
+        (COMPILED, {}, "torch.compile compiles nothing of it any more"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_judged_is_noted(
+    before: dict[str, float], now: dict[str, float], note: str
+) -> None:
+    rows: dict[str, Any] = {"ops": (), "memory": ()}
+    zeros = {"num_kernels": 0, "peak_memory_bytes": 0, "num_synchronizations": 0}
+
+    found = paired(
+        {**rows, "metrics": {**BEFORE.metrics, **zeros, **before}},
+        {**rows, "metrics": {**BEFORE.metrics, **zeros, **now}},
+    )
+
+    assert [text[: len(note)] for text in found.notes] == ([note] if note else [])

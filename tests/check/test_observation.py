@@ -252,3 +252,26 @@ def test_a_baseline_that_knows_nothing_of_compiling_judges_none_of_it() -> None:
     assert not judgement.is_regression
     assert judgement.new_stops == ()
     assert any("--update writes them down" in note for note in judgement.notes)
+
+
+def test_the_work_of_an_op_names_its_kernels_with_sizes_and_types() -> None:
+    def compute() -> None:
+        x = torch.ones(4, 8, 16, device="cuda", dtype=torch.bfloat16)
+        for _ in range(3):
+            torch.bmm(x, x.transpose(1, 2))
+            x[0] @ x[0].T
+            x.float().view(4, 8, 16)
+            torch.ones(6, 6, device="cuda").det()
+            x.sum()
+
+    works = {row.op: row.work for row in seen(compute).case.ops}
+
+    assert works == {
+        "aten::ones": "fill 36 fp32",
+        "views": "no kernel",
+        "aten::bmm": "gemm 4x8x8x16 bf16",
+        "aten::mm": "gemm 8x8x16 bf16",
+        "aten::_to_copy": "copy 512 bf16",
+        "aten::_linalg_det": "linalg_det_panel 6x6 fp32",
+        "aten::sum": "sum 512 bf16",
+    }

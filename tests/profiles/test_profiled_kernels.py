@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,16 @@ import pytest
 
 from neusight.integrations.cli.main import main
 from neusight.integrations.profiles.profiled_kernels import (
+    ProfiledCall,
     is_profiled,
     profiled_dataset,
     read_profiled,
+    totals_table,
 )
 from neusight.predictors.errors import DataError
-from neusight.predictors.kernel import AttentionSize, ConvolutionSize, GemmSize
+from neusight.predictors.gpu import GPU, find_gpu
+from neusight.predictors.kernel import AttentionSize, ConvolutionSize, GemmSize, Kernel
+from neusight.predictors.predictor import Estimate
 from places import SHARED
 
 BF16 = "c10::BFloat16"
@@ -161,6 +166,30 @@ def test_other_tables_are_not_taken_for_these(tmp_path: Path) -> None:
     (tmp_path / "gemm.csv").write_text("gpu,m,n,k\n")
 
     assert not is_profiled(tmp_path)
+
+
+class Constant:
+    """A predictor by which any kernel takes two microseconds."""
+
+    name = "constant"
+
+    def predict(self, kernels: Sequence[Kernel], gpu: GPU) -> list[Estimate]:
+        return [Estimate(2.0, 2.0, 2.0, "memory", "physics", self.name) for _ in kernels]
+
+
+def test_the_kernel_times_of_a_program_add_up_in_milliseconds() -> None:
+    relu = Kernel.elementwise("relu", 8, dtype="float32")
+
+    def call(program: str, us: float, count: int, kernels: int = 1) -> ProfiledCall:
+        return ProfiledCall("H100", find_gpu("H100"), program, "op", (relu,) * kernels, us, count)
+
+    calls = [call("net", 3.0, 1000), call("net", 5.0, 400, kernels=2), call("a", 4.0, 1000)]
+
+    assert totals_table(calls, Constant()).splitlines() == [
+        f"{'program':<52}  measured ms  forecast ms   error",
+        f"{'H100 a':<52}         4.00         2.00  -50.0%",
+        f"{'H100 net':<52}         5.00         3.60  -28.0%",
+    ]
 
 
 def test_the_command_shows_programs_and_operators(

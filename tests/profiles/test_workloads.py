@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -155,5 +156,11 @@ def test_a_workload_is_measured_in_a_forecast_as_on_a_gpu(
     assert workload.arguments["seq"] == 32
     assert len(workload.step_us["samples"]) >= 10
     assert workload.peak_allocated_bytes > 4 * 33278 * 1024 * 4
-    assert workload.gpu_busy_us <= workload.step_us["median"]
+    assert workload.gpu_busy_us == pytest.approx(forecast.gpu_busy_us, rel=0.01)
+    assert workload.gpu_busy_us <= workload.step_us["median"] < 60e6
+    assert workload.gpu_busy_us <= (workload.profiled_step_us or 0.0) < 60e6
+    assert sum(row["count"] for row in workload.kernels) == workload.num_kernels
+    if has_kernels:
+        assert gzip.decompress(trace).count(b"ProfilerStep#") == 3
+    assert str(WORKLOADS) not in sys.path
     assert sum(step["count"] for step in forecast.steps) >= 15

@@ -6,16 +6,23 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 import neusight
+from neusight.advice.memory import LargestBatch, MemoryAdvice, Remedy
 from neusight.integrations.cli.main import _split
 from neusight.integrations.program.program import Program
 from neusight.integrations.report.memory import MemoryReport, limit_of
+from neusight.memory.allocator_settings import AllocatorSettings
+from neusight.memory.placement import MemoryEvent, MemoryTimeline, StepMemory
 from neusight.predictors.errors import OptionError
+from neusight.recording.recording import Alloc
+from timelines import ROUND_GPU
 
 MIB, GIB = 2**20, 2**30
 
@@ -97,6 +104,81 @@ def test_the_report_names_line_tensor_and_change(forecast: neusight.Forecast) ->
     assert "checkpoint Sequential.* (4 modules)" in text
     assert "ms a step (+" in text
     assert "would fit (now 32)" in text
+
+
+def literal_report(
+    *, fits: bool = False, batch: LargestBatch | None = None, remedies: int = 2, tensors: int = 7
+) -> MemoryReport:
+    """A step of 10 ms that needs 3 GiB of 2."""
+    allocs = [
+        (
+            Alloc(n, 2**30 >> n, f"Net.{n}", "aten::mm", "forward", "activation", (f"a.py:{n}",)),
+            None,
+        )
+        for n in range(tensors)
+    ]
+    cast = Alloc(9, 2**29, "Net.8", "aten::mm", "forward", "activation", ("a.py:0",))
+    workspace = Alloc(10, MIB // 10 - 1, kind="workspace")
+    weight = Alloc(11, MIB // 10, kind="parameter")
+    memory = MemoryTimeline(
+        events=(),
+        steps=(StepMemory(0, "train", 2 * GIB, 0, 0), StepMemory(1, "train", 3 * GIB, 0, 0)),
+        peak_allocated=2 * GIB,
+        peak_reserved=5 * GIB // 2,
+        peak_event=MemoryEvent(0, 4, 0, 0, 0, 0, allocs[0][0]),
+        alive_at_peak=(*(alloc for alloc, _ in allocs), workspace, weight),
+        capacity_bytes=None,
+        context_bytes=GIB // 2,
+        settings=AllocatorSettings(),
+    )
+    forecast: Any = SimpleNamespace(gpu=ROUND_GPU, step_latency_us=SimpleNamespace(median=10_000.0))
+    report = MemoryReport(forecast, 2 * GIB)
+    vars(report)["advice"] = MemoryAdvice(
+        memory=memory,
+        fits=fits,
+        limit_bytes=2 * GIB,
+        needed_bytes=3 * GIB,
+        tensors=(*allocs, (cast, None)),
+        remedies=tuple(
+            Remedy(
+                f"change {n}", n * GIB, GIB // 4, n < 2, 1500.0 if n else None, "luck" * (n == 1)
+            )
+            for n in range(remedies)
+        ),
+        batch=batch,
+    )
+    return report
+
+
+def test_the_report_in_full() -> None:
+    assert str(literal_report(batch=LargestBatch(3, 8))).splitlines() == [
+        "Round: does not fit into 2.00 GiB, needs 3.00 GiB (2.85 GiB to 3.42 GiB)",
+        "  needs     2.00 GiB allocated, 2.50 GiB reserved if nothing limits it, 512.0 MiB context",
+        "  peak      step 4, aten::mm, Net.0, forward, a.py:0",
+        "            first step 2.00 GiB, later ones 3.00 GiB",
+        "  alive     activations 1.98 GiB, parameters 0.1 MiB",
+        "  largest       2 x 768.0 MiB  aten::mm, Net.*, forward, a.py:0",
+        "                    512.0 MiB  aten::mm, Net.*, forward, a.py:1",
+        "                    256.0 MiB  aten::mm, Net.*, forward, a.py:2",
+        "                    128.0 MiB  aten::mm, Net.*, forward, a.py:3",
+        "                     64.0 MiB  aten::mm, Net.*, forward, a.py:4",
+        "                     32.0 MiB  aten::mm, Net.*, forward, a.py:5",
+        "  batch     3 would fit (now 8)",
+        "  what would make it fit",
+        "    change 0     0.0 MiB, fits, saves 256.0 MiB",
+        "    change 1    1.00 GiB, fits, saves 256.0 MiB, +1.50 ms a step (+15%), luck",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("batch", "words"), [(0, "not even 1"), (1, "1"), (7, "7"), (8, "up to 8"), (9, "up to 9")]
+)
+def test_the_largest_batch_is_stated_beside_the_recorded_one(batch: int, words: str) -> None:
+    text = str(literal_report(fits=True, batch=LargestBatch(batch, 8), remedies=9))
+
+    assert f"  batch     {words} would fit (now 8)\n" in text
+    assert text.count("    change ") == 6
+    assert "    change 5    5.00 GiB, saves 256.0 MiB, +1.50 ms a step (+15%)" in text
 
 
 def test_json_has_the_same(forecast: neusight.Forecast) -> None:

@@ -39,6 +39,7 @@ def test_cost_is_price_times_time(forecast: Forecast) -> None:
     # 3.6 an hour is 0.001 a second, 1e-9 a microsecond.
     assert row.cost_per_thousand_steps == pytest.approx(row.latency_us * 1e-9 * 1000)
     assert row.tokens_per_second == pytest.approx(1000 / row.latency_us * 1e6)
+    assert row.samples_per_second == pytest.approx(8 / row.latency_us * 1e6)
     assert row.cost_per_million_tokens == pytest.approx(row.latency_us * 1e-9 * 1000)
 
 

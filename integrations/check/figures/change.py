@@ -139,7 +139,7 @@ def _change(
 def _status(
     value: float, by_tool: float, bounds: _Bounds, tolerance: Tolerance, *, is_same: bool
 ) -> Status:
-    slack = 1e-9 * max(1.0, abs(value), abs(bounds.most))  # sums of parts are not exact
+    slack = 1e-9 * max(abs(value), abs(bounds.most))  # sums of parts are not exact
     by_program = value - by_tool
     allowed = tolerance.allowed(abs(bounds.most))
     if by_program > bounds.most + allowed + slack:

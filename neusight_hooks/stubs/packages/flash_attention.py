@@ -96,8 +96,8 @@ def _attend(
         *(query, key, value, *bounds, int(max_q), int(max_k)),
         *(settings["dropout_p"], settings["causal"], False),
         scale=settings["softmax_scale"],
-        window_size_left=None if left < 0 else left,
-        window_size_right=None if right < 0 else right,
+        window_size_left=left,
+        window_size_right=right,
         alibi_slopes=settings["alibi_slopes"],
     )
     return (out, statistics, None) if settings["return_attn_probs"] else out

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -58,9 +59,7 @@ class SeqLenInfo(NamedTuple):
 
     def bounds(self, device: torch.device) -> Tensor:
         """Where each begins and the last ends."""
-        ends = [0]
-        for length in self.lengths:
-            ends.append(ends[-1] + length)
+        ends = list(accumulate(self.lengths, initial=0))
         return torch.tensor(ends, dtype=torch.int32, device=device)
 
 

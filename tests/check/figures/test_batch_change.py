@@ -46,3 +46,19 @@ def test_a_rate_is_of_tokens_where_both_are_known() -> None:
     assert metric_and_rate is not None
     assert (metric_and_rate[0].unit, metric_and_rate[1]) == ("tokens/s", 2_000_000.0)
     assert rate_of(intake_figures(Batch(), 4096.0)) is None
+
+
+@pytest.mark.parametrize(
+    ("flops", "is_known"), [(50, True), (49, False), (800, True), (801, False), (0, True)]
+)
+def test_flops_that_grow_far_otherwise_contradict_a_batch(flops: float, is_known: bool) -> None:
+    before, now = {**figures(8), "flops": 100.0}, {**figures(16), "flops": flops}
+
+    assert (batch_change_of(before, now) is not None) is is_known
+
+
+def test_rates_have_three_digits_and_no_batch_has_none() -> None:
+    assert intake_figures(Batch(samples=1), 3e6) == {
+        "samples_per_step": 1, "samples_per_second": 0.333,
+    }  # fmt: skip
+    assert intake_figures(Batch(samples=0, tokens=2), 0.0) == {"tokens_per_step": 2}

@@ -87,3 +87,33 @@ def test_what_the_tool_moved_is_no_fault_of_the_program_in_either_form() -> None
     assert (latency.status, rate.status) == ("tool", "tool")
     assert (latency.by_tool, latency.by_program) == (200.0, 0.0)
     assert rate.by_tool == pytest.approx(rate.after - rate.before)
+    assert rate.allowed == pytest.approx(8000 * 10 / 2010)
+
+
+def test_the_programs_part_of_a_rate_is_rounded_to_a_tenth() -> None:
+    found = changes(figures(8, 1000.0), figures(8, 1000.0 + 4 / 3), tool_us=1.0)
+
+    assert found["samples_per_second"].by_program == pytest.approx(-2.7, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("after", "tool", "status"),
+    [
+        (1005.0, 0.0, "within"), (1005.01, 0.0, "worse"), (1000.0, 0.0, "same"),
+        (995.0, 0.0, "within"), (994.99, 0.0, "better"),
+        (1005.0, 5.0, "within"), (1005.01, 5.01, "tool"), (1010.02, 5.01, "worse"),
+        (1000.0, 5.0, "same"), (1000.0, 5.01, "tool"), (0.0, 0.0, "better"),
+    ],
+)  # fmt: skip
+def test_half_a_percent_of_the_latency_is_tolerated_either_way(
+    after: float, tool: float, status: str
+) -> None:
+    found = changes(figures(None, 1000.0), figures(None, after), tool_us=tool)
+
+    assert found["step_latency_us"].status == status
+
+
+def test_figures_that_are_nothing_stay_the_same() -> None:
+    nothing = dict.fromkeys((metric.name for metric in METRICS), 0.0)
+
+    assert {change.status for change in changes(nothing, nothing).values()} == {"same"}

@@ -23,6 +23,7 @@ def test_junit_distinguishes_failures_from_errors() -> None:
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("4", "1", "2")
     first, second, _, last = suite.findall("testcase")
     assert first.get("name") == "a<b>&\"'??"
+    assert [test.get("time") for test in (first, second)] == ["0.001500000", "0.000000000"]
     failure, error = first.find("failure"), second.find("error")
     assert failure is not None and "gemm 8x16x8 bf16" in str(failure.text)
     assert error is not None and error.get("message") == "it broke"

@@ -180,3 +180,33 @@ def test_between_vendors_the_events_of_an_op_share_its_forecast() -> None:
     assert sum(item.estimate.latency_us for item in pair) == pytest.approx(
         alone.estimate.latency_us, rel=1e-3
     )
+
+
+MATRICES = [[4096, 4096], [4096, 4096]]
+
+
+@pytest.mark.parametrize(
+    ("op", "dims", "name", "target", "spread"),
+    [
+        ("aten::mm", MATRICES, GEMM, "A100", 0.25),
+        ("aten::mm", MATRICES, GEMM, "V100-PCIE-16GB", 0.14),
+        ("aten::mm", MATRICES, GEMM, "MI300X", 0.35),
+        ("aten::add", [LARGE, LARGE, []], "cudnn_add", "A100", 0.19),
+        ("aten::sum", [LARGE, []], "cudnn_reduce", "A100", 0.35),
+        ("mylib::mystery", [LARGE], "my_kernel", "A100", 0.5),
+    ],
+)  # fmt: skip
+def test_the_interval_is_as_wide_as_the_errors_of_such_kernels(
+    op: str, dims: list[Any], name: str, target: str, spread: float
+) -> None:
+    [item] = carried(profile_of(op, dims, name, us=5000.0), target)
+
+    us = item.estimate.latency_us
+    assert item.estimate.low_us == pytest.approx(us / (1 + spread), abs=2e-3)
+    assert item.estimate.high_us == pytest.approx(us * (1 + spread), abs=2e-3)
+
+
+def test_what_takes_no_time_takes_none_elsewhere() -> None:
+    [item] = carried(profile_of("mylib::mystery", [LARGE], "my_kernel", us=0.0))
+
+    assert (item.estimate.low_us, item.estimate.latency_us, item.estimate.high_us) == (0, 0, 0)

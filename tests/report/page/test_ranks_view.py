@@ -12,6 +12,10 @@ import torch.distributed as dist
 import neusight
 from neusight.forecast import Forecast
 from neusight.integrations.report.html import html_report
+from neusight.integrations.report.page.html_tables import Detail
+from neusight.integrations.report.page.ranks_view import view_of_ranks
+from neusight.predictors.formatting import time_text
+from neusight.timeline.steady import kernels_of, steady_step_of
 
 
 @pytest.fixture(scope="module")
@@ -56,3 +60,27 @@ def test_the_memory_is_that_of_the_rank_that_needs_most(two_ranks: Forecast) -> 
     assert two_ranks.needs_most.recording.rank == 1
     assert "<h3>Memory, rank 1</h3>" in page
     assert "<h3>Memory</h3>" in html_report([two_ranks.ranks[0]])
+
+
+def test_sixteen_ranks_are_drawn_and_a_page_has_as_many_rows_as_fit(two_ranks: Forecast) -> None:
+    page = view_of_ranks(two_ranks.ranks * 9, "many", Detail(500, num_rows=7, num_instances=0))
+
+    [foot] = re.findall(r"<tfoot>(.*?)</tfoot>", page)
+    assert re.findall(r">([^<>]*)</td>", foot) == ["11 more ranks", *5 * [""]]
+    data = json.loads(page.partition('id="many">')[2].partition("</script>")[0])
+    assert len(data["lanes"]) == 16
+    assert "The first 16 of 18." in page
+
+
+def test_the_clock_begins_with_the_first_step_and_ends_with_the_last(two_ranks: Forecast) -> None:
+    page = view_of_ranks(two_ranks.ranks, "two", Detail(500, num_rows=7, num_instances=0))
+
+    data = json.loads(page.partition('id="two">')[2].partition("</script>")[0])
+    steps = [step for rank in two_ranks.ranks if (step := steady_step_of(rank.timeline))]
+    begin_ns = min(step.done_ns - step.latency_ns for step in steps)
+    end_us = (max(step.done_ns for step in steps) - begin_ns) / 1000
+    assert (data["start_us"], data["end_us"], data["boundaries"]) == (0, end_us, [0, end_us])
+    waits = [text for text in data["texts"] if text.startswith("waits ")]
+    waited_ns = kernels_of(steps[0], two_ranks.ranks[0].timeline)[-1].waited_ns
+    assert waits == [f"waits {time_text(waited_ns / 1000)} for others"]
+    assert "The first" not in page

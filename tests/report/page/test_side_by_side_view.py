@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -108,3 +109,38 @@ def test_what_differs_in_what_ran_is_said(forecast: Forecast) -> None:
 
     assert "forecasts of different releases of torch" in html_report([forecast, older])
     assert "forecasts of different" not in html_report([forecast, forecast.on("T4")])
+
+
+def test_a_bar_shows_busy_and_idle_time_and_the_range_below(forecast: Forecast) -> None:
+    slow = forecast.on("T4")
+    detail = Detail(num_spans=60, num_rows=2, num_instances=0)
+    page = view_of_several([forecast, slow], ["first", "second"], {}, detail)
+
+    scale = 1000 / slow.step_latency_us.high
+    bars = re.findall(r'<li><span class="name">.*?</svg>', page)
+    for one, bar in zip((forecast, slow), bars, strict=True):
+        found = re.findall(r'<rect class="([^"]*)" x="(.*?)" y="(.*?)" width="(.*?)" height', bar)
+        rects = [(kind, float(x), y, float(width)) for kind, x, y, width in found]
+        busy = [width for kind, _, y, width in rects if kind.startswith("c-")]
+        latency = one.step_latency_us
+        assert rects[0][1:3] == (0.0, "0")
+        assert sum(busy[:-1]) == pytest.approx(one.gpu_busy_us * scale, abs=0.2)
+        assert sum(busy) == pytest.approx(latency.median * scale, abs=0.2)
+        spread = (latency.high - latency.low) * scale
+        assert rects[-1] == ("range", pytest.approx(latency.low * scale, abs=0.1), "16",
+                             pytest.approx(spread, abs=0.1))  # fmt: skip
+
+
+def test_six_have_columns_and_timelines_of_two_rows_of_modules(forecast: Forecast) -> None:
+    def data_of(count: int) -> tuple[str, list[dict[str, Any]]]:
+        detail = Detail(num_spans=600, num_rows=2, num_instances=0)
+        page = view_of_several([forecast] * count, [f"f{n}" for n in range(count)], {}, detail)
+        found = page.partition('id="timeline-all">')[2].partition("</script>")[0]
+        return page, json.loads(found)["lanes"]
+
+    (page, lanes), (few, _) = data_of(8), data_of(6)
+
+    assert len(lanes) == 12
+    assert {lane["num_rows"] for lane in lanes if "modules" in lane["name"]} == {2}
+    assert "The first 6 of 8." in page and "The first" not in few
+    assert "<th scope=col>f5</th>" in page and "<th scope=col>f6</th>" not in page

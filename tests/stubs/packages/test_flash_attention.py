@@ -49,6 +49,9 @@ CASES: dict[str, Case] = {
     "flash_attn_func, causal, last 32 keys": lambda: flash(
         "flash_attn_func", *qkv(), causal=True, window_size=(31, 0)
     ),
+    "flash_attn_func, causal, last key": lambda: flash(
+        "flash_attn_func", *qkv(), causal=True, window_size=(0, 0)
+    ),
     "flash_attn_func, with statistics": lambda: flash(
         "flash_attn_func", *qkv(), return_attn_probs=True
     ),
@@ -92,6 +95,15 @@ CASES: dict[str, Case] = {
     "layers.rotary.apply_rotary_emb_qkv_": lambda: flash(
         "layers.rotary.apply_rotary_emb_qkv_", cuda(2, 256, 3, 4, 64, grad=False), *angles()
     ),
+    "layers.rotary.apply_rotary_emb_qkv_ of 4 heads and 2 of keys": lambda: flash(
+        "layers.rotary.apply_rotary_emb_qkv_",
+        cuda(2, 256, 8, 64, grad=False),
+        *angles(),
+        num_heads_q=4,
+    ),
+    "layers.rotary.apply_rotary_emb_qkv_ of 4 heads and as many of keys": lambda: flash(
+        "layers.rotary.apply_rotary_emb_qkv_", cuda(2, 256, 12, 64, grad=False), *angles()
+    ),
     "ops.rms_norm.rms_norm": lambda: flash("ops.rms_norm.rms_norm", rows(), weight(), 1e-6),
     "ops.rms_norm.dropout_add_rms_norm": lambda: flash(
         "ops.rms_norm.dropout_add_rms_norm",
@@ -104,6 +116,18 @@ CASES: dict[str, Case] = {
     "ops.layer_norm.dropout_add_layer_norm": lambda: flash(
         "ops.layer_norm.dropout_add_layer_norm",
         *(rows(), rows(torch.float32), weight(), weight(), 0.0, 1e-6),
+        prenorm=True,
+        residual_in_fp32=True,
+    ),
+    "ops.rms_norm.dropout_add_rms_norm, alone, summed in float32": lambda: flash(
+        "ops.rms_norm.dropout_add_rms_norm",
+        *(rows(), None, weight(), None, 0.0, 1e-6),
+        prenorm=True,
+        residual_in_fp32=True,
+    ),
+    "ops.rms_norm.dropout_add_rms_norm, alone, in float32": lambda: flash(
+        "ops.rms_norm.dropout_add_rms_norm",
+        *(rows(torch.float32), None, cuda(512, dtype=torch.float32), None, 0.0, 1e-6),
         prenorm=True,
         residual_in_fp32=True,
     ),
@@ -126,13 +150,33 @@ def angles() -> tuple[torch.Tensor, torch.Tensor]:
     return cuda(256, 16, grad=False), cuda(256, 16, grad=False)
 
 
-def self_attention() -> Callable[[], Any]:
-    module = flash("modules.mha.FlashSelfAttention", causal=True)()
-    joint = cuda(2, 256, 3, 4, 64)
-    return lambda: module(joint)
+def module(name: str, *made_of: Any, **made_by: Any) -> Callable[..., Callable[[], Any]]:
+    """A call of a module that is made like this."""
+    made = flash(name, *made_of, **made_by)()
+    return lambda *args, **kwargs: lambda: made(*args, **kwargs)
 
 
-CASES["modules.mha.FlashSelfAttention"] = self_attention
+CASES |= {
+    "modules.mha.FlashSelfAttention": lambda: module("modules.mha.FlashSelfAttention", causal=True)(
+        cuda(2, 256, 3, 4, 64)
+    ),
+    "modules.mha.FlashSelfAttention, packed": lambda: module("modules.mha.FlashSelfAttention")(
+        packed(3, 4), cu_seqlens=bounds(), max_seqlen=256
+    ),
+    "modules.mha.FlashCrossAttention": lambda: module("modules.mha.FlashCrossAttention")(
+        packed(4).view(2, 256, 4, 64), packed(2, 2).view(2, 256, 2, 2, 64)
+    ),
+    "modules.mha.FlashCrossAttention, packed": lambda: module("modules.mha.FlashCrossAttention")(
+        packed(4), packed(2, 2),
+        cu_seqlens=bounds(), max_seqlen=256, cu_seqlens_k=bounds(), max_seqlen_k=128,
+    ),
+    "losses.cross_entropy.CrossEntropyLoss, sum": lambda: module(
+        "losses.cross_entropy.CrossEntropyLoss", reduction="sum"
+    )(cuda(64, 1000), cuda(64, dtype=torch.int64)),
+    "losses.cross_entropy.CrossEntropyLoss, none": lambda: module(
+        "losses.cross_entropy.CrossEntropyLoss", reduction="none"
+    )(cuda(64, 1000), cuda(64, dtype=torch.int64)),
+}  # fmt: skip
 
 
 def test_each_function_is_as_in_the_table() -> None:
@@ -144,6 +188,10 @@ def test_its_kernels_need_a_gpu_of_ampere_or_newer_and_16_bits() -> None:
         flash("flash_attn_func", *qkv())()
     with neusight.forecast_on("A100"), pytest.raises(RuntimeError, match="fp16 and bf16"):
         flash("flash_attn_func", *(x.float() for x in qkv()))()
+    with neusight.forecast_on("A100"):
+        flash("flash_attn_func", *(cuda(1, 2, 2, 256) for _ in range(3)))()
+        with pytest.raises(RuntimeError, match="head dimension at most 256"):
+            flash("flash_attn_func", *(cuda(1, 2, 2, 264) for _ in range(3)))()
     with neusight.forecast_on("A100"):
         cuda(1)
         with pytest.raises(RuntimeError, match="must be on CUDA"):
@@ -192,6 +240,22 @@ def test_angles_are_made_once_and_joint_projections_rotated_in_place() -> None:
     names = [kernel.name for kernel, _ in forecast.kernels]
 
     assert (names.count("rotary"), names.count("cos")) == (2, 1)
+
+
+def test_more_than_the_head_is_not_rotated() -> None:
+    with neusight.forecast_on("H100"):
+        wide, narrow = cuda(256, 32, grad=False), cuda(256, 33, grad=False)
+        flash("layers.rotary.apply_rotary_emb", cuda(2, 256, 4, 64), wide, wide)()
+        with pytest.raises(AssertionError, match="rotary_dim must be <= headdim"):
+            flash("layers.rotary.apply_rotary_emb", cuda(2, 256, 4, 64), narrow, narrow)()
+
+
+def test_angles_are_the_powers_of_the_base() -> None:
+    with neusight.forecast_on("H100"):
+        cuda(1)
+        rotary = flash("layers.rotary.RotaryEmbedding", 8)()
+
+    assert rotary.inv_freq.tolist() == pytest.approx([1.0, 0.1, 0.01, 0.001])
 
 
 def test_the_loss_may_overwrite_the_scores() -> None:

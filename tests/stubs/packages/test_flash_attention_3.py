@@ -26,6 +26,12 @@ CASES: dict[str, Case] = {
     "flash_attn_qkvpacked_func": lambda: flash(
         "flash_attn_qkvpacked_func", cuda(2, 256, 3, 4, 64), causal=True
     ),
+    "flash_attn_qkvpacked_func of 4 heads and 2 of keys": lambda: flash(
+        "flash_attn_qkvpacked_func", cuda(2, 256, 8, 64), num_heads_q=4
+    ),
+    "flash_attn_qkvpacked_func of 4 heads and as many of keys": lambda: flash(
+        "flash_attn_qkvpacked_func", cuda(2, 256, 12, 64), window_size=(31, 32)
+    ),
     "flash_attn_varlen_func": lambda: flash(
         "flash_attn_varlen_func",
         *(cuda(512, 4, 64), cuda(512, 4, 64), cuda(512, 4, 64)),

@@ -15,13 +15,15 @@ import neusight
 IN, OUT, GROUP = 1024, 2048, 128
 
 
-def layer(method: str, *, bits: int = 4, sym: bool = False) -> Any:
+def layer(
+    method: str, *, bits: int = 4, sym: bool = False, group: int = GROUP, device: str = "cuda"
+) -> Any:
     select = importlib.import_module("gptqmodel.utils.importer").hf_select_quant_linear_v2
     made = select(quant_method=method, bits=bits)(
-        bits=bits, group_size=GROUP, desc_act=False, sym=sym, in_features=IN, out_features=OUT,
+        bits=bits, group_size=group, desc_act=False, sym=sym, in_features=IN, out_features=OUT,
         bias=True,
     )  # fmt: skip
-    return made.cuda()
+    return made.to(device)
 
 
 @pytest.mark.parametrize(("method", "packed"), [("awq", (IN, OUT // 8)), ("gptq", (IN // 8, OUT))])
@@ -89,3 +91,40 @@ def test_transformers_loads_a_checkpoint_of_awq(tmp_path: Path) -> None:
     assert "gptqmodel is not installed; its functions are forecast by stubs" in str(
         forecast.warnings
     )
+
+
+def test_an_activation_may_be_divided_by_scales() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        kind = importlib.import_module("gptqmodel.quantization.awq.modules.act").ScaledActivation
+        out = kind(torch.nn.GELU(), torch.ones(64)).cuda()(torch.ones(2, 8, 64, device="cuda"))
+
+    assert tuple(out.shape) == (2, 8, 64)
+    assert [kernel.name for kernel, _ in forecast.kernels][-2:] == ["gelu", "div"]
+
+
+@pytest.mark.parametrize(
+    ("bits", "group", "shapes"),
+    [
+        (4, GROUP, {"qweight": (IN // 8, OUT), "qzeros": (8, OUT // 8), "scales": (8, OUT)}),
+        (8, 1000, {"qweight": (IN // 4, OUT), "qzeros": (2, OUT // 4), "scales": (2, OUT)}),
+        (4, -1, {"qweight": (IN // 8, OUT), "qzeros": (1, OUT // 8), "scales": (1, OUT)}),
+        (4, 0, {"qweight": (IN // 8, OUT), "qzeros": (1, OUT // 8), "scales": (1, OUT)}),
+    ],
+)
+def test_a_layer_has_the_shapes_of_its_checkpoint(
+    bits: int, group: int, shapes: dict[str, tuple[int, int]]
+) -> None:
+    with neusight.forecast_on("H100"):
+        torch.zeros(1, device="cuda")
+        made = layer("gptq", bits=bits, group=group, device="cpu")
+
+    held = {name: tuple(value.shape) for name, value in made.state_dict().items()}
+    assert held == {**shapes, "g_idx": (IN,), "bias": (OUT,)}
+
+
+def test_the_group_of_each_feature_that_enters_is_known() -> None:
+    with neusight.forecast_on("H100"):
+        torch.zeros(1, device="cuda")
+        made = layer("gptq", device="cpu")
+
+    assert made.g_idx.tolist() == [feature // GROUP for feature in range(IN)]

@@ -32,6 +32,10 @@ CASES: dict[str, Case] = {
         "causal_conv1d", "causal_conv1d_fn", cuda(2, 256, 512), cuda(256, 4), cuda(256),
         activation="silu",
     ),
+    "causal_conv1d.causal_conv1d_fn, with its states": lambda: function(
+        "causal_conv1d", "causal_conv1d_fn", cuda(2, 256, 512), cuda(256, 4), cuda(256),
+        return_final_states=True,
+    ),
     "causal_conv1d.causal_conv1d_update": lambda: function(
         "causal_conv1d", "causal_conv1d_update",
         cuda(2, 256, grad=False), cuda(2, 256, 4, grad=False), cuda(256, 4, grad=False),
@@ -41,6 +45,11 @@ CASES: dict[str, Case] = {
         *(cuda(2, 256, 512), cuda(2, 256, 512), cuda(256, 16, dtype=F32)),
         *(cuda(2, 16, 512), cuda(2, 16, 512), cuda(256, dtype=F32)),
         *(cuda(2, 256, 512), cuda(256, dtype=F32), True),
+    ),
+    "mamba_ssm.selective_scan_fn of 2049 steps, without its options": lambda: function(
+        "mamba_ssm", "selective_scan_fn",
+        *(cuda(2, 256, 2049), cuda(2, 256, 2049), cuda(256, 16, dtype=F32)),
+        *(cuda(2, 16, 2049), cuda(2, 16, 2049)),
     ),
     "mamba_ssm.ops.triton.selective_state_update": lambda: function(
         "mamba_ssm.ops.triton.selective_state_update", "selective_state_update",
@@ -98,3 +107,39 @@ def test_other_activations_are_refused_as_by_the_package() -> None:
         x, weight = cuda(2, 8, 32), cuda(8, 4)
         with pytest.raises(NotImplementedError, match="None, silu, or swish"):
             function("causal_conv1d", "causal_conv1d_fn", x, weight, activation="gelu")()
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes"),
+    [
+        (
+            "Mamba",
+            {
+                "A_log": (512, 16), "D": (512,),
+                "in_proj.weight": (1024, 256), "out_proj.weight": (256, 512),
+                "conv1d.weight": (512, 1, 4), "conv1d.bias": (512,),
+                "x_proj.weight": (16 + 2 * 16, 512),
+                "dt_proj.weight": (512, 16), "dt_proj.bias": (512,),
+            },
+        ),
+        (
+            "Mamba2",
+            {
+                "A_log": (8,), "D": (8,), "dt_bias": (8,),
+                "in_proj.weight": (2 * 512 + 2 * 128 + 8, 256), "out_proj.weight": (256, 512),
+                "conv1d.weight": (512 + 2 * 128, 1, 4), "conv1d.bias": (512 + 2 * 128,),
+                "norm.weight": (512,),
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_a_layer_has_the_parameters_of_the_package(
+    name: str, shapes: dict[str, tuple[int, ...]]
+) -> None:
+    with neusight.forecast_on("H100"):
+        cuda(1)
+        made = getattr(importlib.import_module("mamba_ssm"), name)(256)
+        found = {key: tuple(value.shape) for key, value in made.named_parameters()}
+
+    assert found == shapes
+    assert made.conv1d.padding == (3,)

@@ -65,9 +65,11 @@ def test_gated_perceptrons_and_float32_attention_run() -> None:
     assert forecast.unmapped == []
 
 
-def test_sizes_that_fp8_does_not_take_are_refused() -> None:
+@pytest.mark.parametrize(("width", "rows"), [(100, 128), (120, 128), (128, 24)])
+def test_sizes_that_fp8_does_not_take_are_refused(width: int, rows: int) -> None:
     with neusight.forecast_on("H100"):
-        call = in_fp8("Linear", 100, 256, shape=(128, 100))
+        in_fp8("Linear", 48, 256, shape=(16, 48))()
+        call = in_fp8("Linear", width, 256, shape=(rows, width))
         with pytest.raises(AssertionError, match="divisible by 16"):
             call()
 

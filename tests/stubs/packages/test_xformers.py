@@ -39,6 +39,10 @@ CASES: dict[str, Case] = {
         2, 256, 4, 64, attn_bias=cuda(2, 4, 256, 256, grad=False)
     ),
     "ops.memory_efficient_attention, without heads": lambda: attend(8, 256, 64),
+    "ops.memory_efficient_attention, groups of heads": lambda: attend(2, 256, 2, 4, 64),
+    "ops.memory_efficient_attention, a bias of each batch and head": lambda: attend(
+        2, 256, 4, 64, attn_bias=cuda(8, 256, 256, grad=False)
+    ),
     "ops.memory_efficient_attention, blocks": lambda: attend(
         1, 512, 4, 64, attn_bias=ops().fmha.BlockDiagonalMask.from_seqlens([256, 256])
     ),
@@ -71,11 +75,21 @@ def test_a_bias_and_a_scale_go_together() -> None:
         ]
 
 
-def test_an_older_gpu_takes_its_own_kernels() -> None:
-    with neusight.forecast_on("V100") as forecast:
-        attend(2, 256, 4, 64, dtype=torch.float16)()
+@pytest.mark.parametrize(
+    ("gpu", "width", "name"),
+    [
+        ("T4", 64, "efficient_attention"),
+        ("A100", 256, "flash_attention"),
+        ("A100", 264, "efficient_attention"),
+    ],
+)
+def test_an_older_gpu_and_a_larger_head_take_its_own_kernels(
+    gpu: str, width: int, name: str
+) -> None:
+    with neusight.forecast_on(gpu) as forecast:
+        attend(2, 256, 4, width, dtype=torch.float16)()
 
-    assert "efficient_attention" in [kernel.name for kernel, _ in forecast.kernels]
+    assert [kernel.name for kernel, _ in forecast.kernels][-1] == name
 
 
 @pytest.mark.parametrize(
@@ -99,6 +113,17 @@ def test_tensors_of_several_lengths_are_joined_and_split_again() -> None:
         first, second = mask.split(joined)
 
     assert (joined.shape, first.shape, second.shape) == ((1, 11, 4), (2, 3, 4), (1, 5, 4))
+
+
+def test_sequences_begin_where_the_ones_before_end() -> None:
+    with neusight.forecast_on("H100"):
+        mask = ops().fmha.BlockDiagonalMask.from_seqlens([3, 5, 2], [4, 4, 4])
+        pieces = mask.split(cuda(1, 10, 4))
+        bounds = mask.q_seqinfo.bounds(torch.device("cpu")).tolist()
+        shapes = [tuple(piece.shape) for piece in pieces]
+
+    assert (bounds, mask.k_seqinfo.max_seqlen) == ([0, 3, 8, 10], 4)
+    assert shapes == [(1, 3, 4), (1, 5, 4), (1, 2, 4)]
 
 
 def test_a_bias_nobody_stands_in_for_is_named() -> None:
