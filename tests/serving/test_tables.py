@@ -99,10 +99,10 @@ class Norm(nn.Module):
 
 
 class Decoder(nn.Module):
-    def __init__(self, layer: type[nn.Module]) -> None:
+    def __init__(self, *layers: type[nn.Module]) -> None:
         super().__init__()
         self.embed = nn.Embedding(WORDS, HIDDEN)
-        self.layers = nn.ModuleList([layer(), layer()])
+        self.layers = nn.ModuleList([layer() for layer in layers])
         self.norm, self.head = nn.RMSNorm(HIDDEN), nn.Linear(HIDDEN, WORDS, bias=False)
 
     def forward(self, ids: Any, past: int) -> Any:
@@ -115,9 +115,9 @@ class Decoder(nn.Module):
 
 
 @cache
-def points(layer: type[nn.Module] = Layer) -> tuple[RecordedPoint, ...]:
+def points(*layers: type[nn.Module]) -> tuple[RecordedPoint, ...]:
     with torch.no_grad(), neusight.forecast_on("H100") as forecast:
-        model = Decoder(layer).to("cuda", torch.bfloat16)
+        model = Decoder(*layers).to("cuda", torch.bfloat16)
         for sequences, tokens, past in BATCHES:
             ids = torch.zeros(sequences, tokens, dtype=torch.long, device="cuda")
             forecast.step()
@@ -150,7 +150,7 @@ def test_engines_launch_the_kernels_of_the_golden_table() -> None:
     """Of a prompt of 64 tokens behind 256; of the changed ones only what was not there before."""
     lines: list[str] = []
     for layer, (name, change) in product((Layer, Written), CHANGES.items()):
-        recorded = points(layer)[0].launches
+        recorded = points(layer, layer)[0].launches
         fused = engine_launches(recorded, tokens=64).launches
         found = change(recorded if name == "eager" else fused)
         new = [item for item in found if name in ("eager", "vllm") or item not in fused]
@@ -175,8 +175,9 @@ SERVERS: dict[str, tuple[Engine, dict[str, Any]]] = {
     "vllm, two stages": (Engine(), {"stages": 2, "quantization": "fp8"}),
     "mamba 2": (Engine(), {"recurrences": MAMBA, "ranks": 2}),
     "mamba 1": (Engine("compiled"), {"recurrences": MAMBA_1}),
-    "written, vllm": (Engine(), {"layer": Written}),
-    "written, eager": (Engine("eager"), {"layer": Written, "ranks": 4, "quantization": "int8"}),
+    "written, vllm": (Engine(), {"layers": (Written, Written)}),
+    "mixed, eager": (Engine("eager"), {"layers": (Layer, Written), "quantization": "int8"}),
+    "written, eager": (Engine("eager"), {"layers": (Written, Written), "ranks": 4}),
 }
 BATCHES_PRICED = (
     StepBatch(1, 700, (), 1),
@@ -195,9 +196,10 @@ def test_steps_cost_what_the_golden_table_says() -> None:
     lines = []
     for at, (name, (engine, options)) in enumerate(SERVERS.items()):
         gpu = ("H100", "RTX-4090")[at % 2]
-        found, recurrent = points(options.get("layer", Layer)), options.get("recurrences", {})
+        layers = options.get("layers", (Layer, Layer))
+        found, recurrent = points(*layers), options.get("recurrences", {})
         recorded = [replace(p, launches=with_scans(p.launches, recurrent)) for p in found]
-        options = {key: value for key, value in options.items() if key != "layer"}
+        options = {key: value for key, value in options.items() if key != "layers"}
         programs = pipeline_programs(recorded, engine=engine, parameter_bytes=10**8, **options)
         host = replace(PLAIN, name="gaps", kernel_gap_us=1.5)
         prices = [StepPrices(one, find_gpu(gpu), Tiled(), host, engine) for one in programs]

@@ -4,17 +4,33 @@ them."""
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 
 from small_programs import PROGRAMS, recorded
 
 from neusight.forecast import host_profile
 from neusight.predictors.gpu import GPU, find_gpu
 from neusight.predictors.tiled import Tiled
+from neusight.recording.recording import (
+    COMPILED_CODE,
+    Entry,
+    EventRecord,
+    EventWait,
+    HostWork,
+    Mark,
+    MathMode,
+    OpCall,
+    Recording,
+    Step,
+    Synchronize,
+)
+from neusight.timeline.host import HOST_NAMES
 from neusight.timeline.operators.tree import with_operators
 from neusight.timeline.pricing import Pricer
 from neusight.timeline.ranks.contention import schedule_beside
 from neusight.timeline.spans import Timeline
 from neusight.timeline.steady import bound_of, critical_path_of, kernels_of, steady_step_of
+from op_calls import call, convolution, spec
 from places import require_golden
 
 #: Machines by GPU and host: the host sets the pace, the GPU does, and what a profiler adds.
@@ -63,3 +79,57 @@ def spans(timeline: Timeline) -> list[str]:
         row[1] += span.start_ns
         row[2] += span.duration_ns
     return [f"    {' '.join(map(str, (*key, *row)))}" for key, row in sums.items()]
+
+
+#: Calls of every kind of dispatch: one kernel, several, none, lists, copies, a library's.
+CALLS = (
+    call("add", spec(64), self=spec(64), other=spec(64)),
+    call("transpose", spec(64, 32), self=spec(32, 64), dim0=0, dim1=1),
+    call("mm", spec(64, 64), self=spec(64, 64), mat2=spec(64, 64)),
+    convolution("float32", bias=True),
+    call("native_layer_norm", spec(64, 256), spec(64, 1), spec(64, 1), input_=spec(64, 256),
+         normalized_shape=(256,), weight=spec(256), bias=spec(256), eps=1e-5),
+    call("_foreach_add_", self=(spec(64), spec(32)), other=(spec(64), spec(32)), overload="List"),
+    call("_to_copy", spec(1 << 20), self=spec(1 << 20, device="cpu")),
+    call("inductor::triton_poi_fused_add_0", spec(64), x=spec(64), y=spec(64)),
+)  # fmt: skip
+
+
+def programs() -> Iterator[tuple[str, list[Entry]]]:
+    """The calls by themselves, in gradients, in compiled code of each kind and in graphs."""
+    for phase in ("forward", "backward"):
+        yield phase, [OpCall(one, MathMode(), "net", phase) for one in CALLS]
+    body: list[Entry] = [OpCall(one, MathMode(), "net") for one in CALLS]
+    for name in COMPILED_CODE:
+        begin = Mark("compiled_begin", name, "7 0/0")
+        yield name, [begin, *body, Mark("compiled_end", name, "7 0/0")]
+    for trees in ("", "5"):
+        begin = Mark("graph_begin", "graph", trees)
+        yield f"graph {trees}", [begin, *body, Mark("graph_end", "graph", trees)]
+    waits = [
+        HostWork("cpu ops", 7.5),
+        EventRecord(1, 0),
+        EventWait(1, 7),
+        Synchronize("synchronize"),
+    ]
+    yield "waits", [*body[:3], *waits, *body[:3], Synchronize("event", event=1)]
+
+
+def test_calls_cost_hosts_what_the_golden_table_says() -> None:
+    """Of each host nanoseconds of the whole; of the first the spans and the kernels."""
+    gpu, lines = find_gpu("A100"), []
+    for name, entries in programs():
+        recording = Recording((Step("train", tuple(entries)),), gpu="A100", torch_version="2.13.0")
+        lines.append(name)
+        for host in (*HOST_NAMES, "plain,ghz=2.0", "cloud,ghz=4.1,launch=3,torch=2.1"):
+            pricer = Pricer(gpu, Tiled())
+            timeline = schedule_beside(recording, pricer, host_profile(host, gpu), gpu)
+            [step] = timeline.steps
+            lines.append(f"  {host} {step.latency_ns} {step.gpu_busy_ns} {step.host_ns}")
+        rows: list[tuple[object, ...]] = [
+            (span.kind, span.name, span.start_ns, span.duration_ns) for span in timeline.host
+        ]
+        rows += [(k.kernel.name, k.stream, k.start_ns, k.duration_ns) for k in timeline.kernels]
+        lines += [f"    {' '.join(map(str, row))}" for row in rows]
+
+    require_golden("host_costs.txt", lines)
