@@ -18,12 +18,14 @@ from neusight.predictors.kernel import (
     ConvolutionSize,
     Kernel,
     KernelClass,
+    Layout,
     Pass,
     Variant,
 )
 from neusight.predictors.predictor import Estimate, Predictor
 
 MIB = 2**20
+LAYOUTS: tuple[Layout, ...] = ("nt", "nn", "tn")
 
 
 def products() -> Iterator[Kernel]:
@@ -34,10 +36,10 @@ def products() -> Iterator[Kernel]:
         yield Kernel.gemm(m, n, k, dtype="int8", out_dtype="int32")
         yield Kernel.gemm(m, n, k, dtype="float8_e4m3fn", out_dtype="bfloat16", name=OUTER_SCALED)
         yield Kernel.gemm(m, n, k, dtype="bfloat16", bias=True)
-        for layout in ("nt", "nn", "tn"):
+        for layout in LAYOUTS:
             yield Kernel.gemm(m, n, k, dtype="float32", compute="tf32", layout=layout)
     for batch, (m, n, k) in product((1, 48), ((1000, 777, 333), (300, 30, 510), (12, 9, 64))):
-        for dtype, layout in (("float32", "nn"), ("float16", "tn"), ("bfloat16", "nt")):
+        for dtype, layout in zip(("bfloat16", "float32", "float16"), LAYOUTS, strict=True):
             yield Kernel.gemm(m, n, k, batch=batch, dtype=dtype, layout=layout)
     yield Kernel.gemm(64, 30522, 768, dtype="bfloat16", layout="nn")
     yield Kernel.gemm(64, 1024, 256, dtype="float32", name=RECURRENT)

@@ -50,6 +50,9 @@ class Layer(nn.Module):
         sizes = {"q": HEADS * DIM, "k": KV_HEADS * DIM, "v": KV_HEADS * DIM, "o": HIDDEN}
         for name, size in {**sizes, "gate": 1024, "up": 1024}.items():
             self.add_module(name, nn.Linear(HIDDEN, size, bias=False))
+        self.gate: nn.Linear
+        self.up: nn.Linear
+        self.o: nn.Linear
         self.down = nn.Linear(1024, HIDDEN, bias=False)
         self.first, self.second = nn.RMSNorm(HIDDEN), nn.RMSNorm(HIDDEN)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
+from recorded_calls import recorded_calls
 from small_programs import PROGRAMS, recorded
 
 from neusight.forecast import host_profile
@@ -25,6 +26,7 @@ from neusight.recording.recording import (
     Synchronize,
 )
 from neusight.timeline.host import HOST_NAMES
+from neusight.timeline.operators.inner_calls import calls_around, calls_within
 from neusight.timeline.operators.tree import with_operators
 from neusight.timeline.pricing import Pricer
 from neusight.timeline.ranks.contention import schedule_beside
@@ -112,7 +114,8 @@ def programs() -> Iterator[tuple[str, list[Entry]]]:
         EventWait(1, 7),
         Synchronize("synchronize"),
     ]
-    yield "waits", [*body[:3], *waits, *body[:3], Synchronize("event", event=1)]
+    entries: list[Entry] = [*body[:3], *waits, *body[:3], Synchronize("event", event=1)]
+    yield "waits", entries
 
 
 def test_calls_cost_hosts_what_the_golden_table_says() -> None:
@@ -133,3 +136,15 @@ def test_calls_cost_hosts_what_the_golden_table_says() -> None:
         lines += [f"    {' '.join(map(str, row))}" for row in rows]
 
     require_golden("host_costs.txt", lines)
+
+
+def test_ops_call_others_as_the_golden_table_has_it() -> None:
+    """An op a line: those around it, and those that a CUDA build calls inside it."""
+    lines = []
+    for _, ops in recorded_calls():
+        for op in ops:
+            around = " ".join(calls_around(op.signature))
+            inside = " ".join(map(str, calls_within(op.signature)))
+            lines.append(f"{op.signature.op} in [{around}] calls [{inside}]")
+
+    require_golden("inner_calls.txt", dict.fromkeys(line.removeprefix("aten::") for line in lines))

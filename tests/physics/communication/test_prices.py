@@ -15,6 +15,7 @@ from neusight.predictors.kernel import CollectiveSize, Kernel
 from neusight.predictors.physics.communication.collective import collective_timing
 from neusight.predictors.physics.communication.contention import contention_of, slowdown
 from neusight.predictors.physics.communication.sharing import link_demands
+from neusight.predictors.physics.physical_time import Bound
 from places import require_golden
 
 MIB = 2**20
@@ -80,7 +81,7 @@ def test_collectives_take_as_long_as_the_golden_table_has_them() -> None:
 
 
 #: What runs beside a collective: its kernel, what bounds it, and its waves of CTAs.
-BESIDE = (
+BESIDE: tuple[tuple[Kernel, Bound, float], ...] = (
     (Kernel.gemm(4096, 4096, 4096), "compute", 3.0),
     (Kernel.attention(8, 16, 16, 2048, 2048, 128, causal=True, dtype="bfloat16"), "compute", 0.9),
     (Kernel.elementwise("gelu", MIB, dtype="float32"), "compute", 5.0),
