@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import astuple, replace
 
+from recorded_calls import recorded_calls
 from small_programs import PROGRAMS, recorded
 
 from neusight.memory.allocator_settings import settings_of
 from neusight.memory.placement import memory_on
 from neusight.memory.snapshot import memory_snapshot
+from neusight.memory.workspaces import Need, Workspaces
 from neusight.predictors.gpu import find_gpu
 from places import require_golden
 
@@ -71,3 +73,23 @@ def test_programs_lie_in_segments_as_the_golden_table_has_them() -> None:
             lines.append(f"  {action}: {len(sizes)} {sum(sizes)}")
 
     require_golden("memory_segments.txt", lines)
+
+
+def test_ops_need_for_themselves_what_the_golden_table_has() -> None:
+    """Workspaces and temporary tensors of an op, by GPU and release of torch."""
+    machines = [("H100", "2.13.0"), ("V100", "2.3.0"), ("MI300X", "2.13.0")]
+    spaces = [Workspaces(find_gpu(name), version) for name, version in machines]
+    lines: dict[str, None] = {}
+    for _, ops in recorded_calls():
+        for op in ops:
+            needs = [" ".join(map(_need, space.of(op.signature, op.math))) for space in spaces]
+            if any(needs):
+                shapes = " ".join(str(spec.shape) for spec in op.signature.input_tensors)
+                lines[f"{op.signature.op} {shapes}: {' | '.join(needs)}"] = None
+
+    require_golden("op_workspaces.txt", lines)
+
+
+def _need(need: Need) -> str:
+    kept = ("kept" if need.is_kept else "") + ("optional" if need.is_optional else "")
+    return f"{need.name} {need.num_bytes} {kept}".strip()
