@@ -11,7 +11,8 @@ in training the loss and backward, without an optimizer; `cudnn.benchmark` is se
 whose CUDA is older run so. Each program is recorded once and kept under `--recordings`, and priced
 on every GPU. Rows of several GPUs are of nn.DataParallel and are not run. Where the host binds, the
 machine decides: those rows are counted apart. Nothing is fitted to these figures but the launches
-of the host under WSL 2, to half of its models.
+of the host under WSL 2, to half of its models, and which of other cards' convolutions price a
+Radeon's (predictors/learned/radeon.py).
 """
 
 from __future__ import annotations

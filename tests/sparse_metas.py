@@ -17,6 +17,22 @@ def coo(device: str, **kwargs: Any) -> torch.Tensor:
     return torch.sparse_coo_tensor(indices, values, (2, 3), **kwargs)
 
 
+def hybrid(device: str) -> torch.Tensor:
+    """2 x 3 with three elements, each a row of four."""
+    indices = torch.tensor([[0, 1, 1], [2, 0, 2]], device=device)
+    values = torch.arange(12.0, device=device).view(3, 4)
+    return torch.sparse_coo_tensor(indices, values, (2, 3, 4), is_coalesced=True)
+
+
+def bsr(device: str) -> torch.Tensor:
+    """4 x 6 with three blocks of 2 x 3, its size read off them."""
+    return torch.sparse_bsr_tensor(
+        torch.tensor([0, 1, 3], device=device),
+        torch.tensor([1, 0, 1], device=device),
+        torch.ones(3, 2, 3, device=device),
+    )
+
+
 def csr(device: str, **kwargs: Any) -> torch.Tensor:
     """2 x 3 with three elements."""
     return torch.sparse_csr_tensor(

@@ -8,7 +8,6 @@ as the same kernels run them, but count as physics.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -18,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neusight.predictors.clusters.placement import placement_of
-from neusight.predictors.gpu import GPU, find_gpu
+from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import (
     OUTER_SCALED,
     RECURRENT,
@@ -48,9 +47,10 @@ from neusight.predictors.learned.features import (
     Features,
 )
 from neusight.predictors.learned.network import Network, exp_of, load_network
+from neusight.predictors.learned.radeon import RADEON, RADEON_SPREAD, RELATIVES, radeon_us
 from neusight.predictors.physics.communication.measured import curve_of
 from neusight.predictors.physics.communication.system import is_bridged, system_of
-from neusight.predictors.physics.convolution import shares_lanes
+from neusight.predictors.physics.convolution import convolution_timings, shares_lanes
 from neusight.predictors.physics.gemm import is_vector_product
 from neusight.predictors.physics.packed_weights import PACKED_ROWS
 from neusight.predictors.physics.physical_time import PhysicalTime
@@ -338,20 +338,20 @@ class Trained:
                 members.setdefault((family, kernel.compute), []).append(index)
         found: list[Adjustment | None] = [None] * len(kernels)
         for (family, _), indices in members.items():
-            network, related = self.network_for(family, gpu), self._kin(family, gpu)
+            network = self.network_for(family, gpu)
             if network is None:
                 continue
             if not network.gpus and architecture_of(gpu) not in network.architectures:
                 indices = [index for index in indices if _carries_over(kernels[index])]
+            adjusted_of = _of_radeon if self._goes_by_relatives(family, gpu) else _adjusted
             for start in range(0, len(indices), _CHUNK):
                 chunk = indices[start : start + _CHUNK]
-                adjusted = _adjusted(
+                adjusted = adjusted_of(
                     family,
                     network,
                     [kernels[index] for index in chunk],
                     [timings[index] for index in chunk],
                     gpu,
-                    related,
                 )
                 for index, adjustment in zip(chunk, adjusted, strict=True):
                     found[index] = adjustment
@@ -359,38 +359,20 @@ class Trained:
 
     def network_for(self, family: str, gpu: GPU) -> Network | None:
         """The network of a family that prices kernels on that GPU."""
-        if self._kin(family, gpu) is not None:
-            return self._networks[family]
         known = self._networks.get(family)
-        if known is not None and gpu.model in known.gpus:
+        if known is not None and (gpu.model in known.gpus or self._goes_by_relatives(family, gpu)):
             return known
         return self._networks.get(family + UNSEEN)
 
-    def _kin(self, family: str, gpu: GPU) -> GPU | None:
-        """Whose rows of the network price a GPU whose own were measured at the clocks of a card
-        that had nothing to do."""
-        is_cold = family == "convolution_miopen" and gpu.architecture in _MEASURED_COLD
-        if not (is_cold and self._sustained):
-            return None
-        known, related = self._networks.get(family), find_gpu(_WARM_KIN)
-        return related if known is not None and related.model in known.gpus else None
+    def _goes_by_relatives(self, family: str, gpu: GPU) -> bool:
+        """Whether a busy card's convolutions were measured at the clocks of an idle one."""
+        is_cold = family == "convolution_miopen" and gpu.architecture in RADEON
+        known = self._networks.get(family)
+        return self._sustained and is_cold and known is not None and {*known.gpus} >= RELATIVES
 
-
-#: Architectures whose convolutions MIOpen's database has at the clocks of a card that idles between
-#: a few calls. RX 6800 XT: calls of 0.4 to 3 ms reach 0.3 (median) of what the best batch of the
-#: same layer reaches, longer ones than 6 ms 0.95; MI210 0.92 to 0.98 of both. A program keeps its
-#: clocks up. Vega has no matrix units either and was timed in loops of hundreds of calls
-#: (data/deepbench). It was chosen among three cards by data/torchvision_cnn, so its Radeon cards
-#: are no test of it: RX 6800 with the database's rows and with Vega's, inference FP32 131 and 13 %
-#: off, training 72 and 14; FP16 110 and 30, 75 and 20.
-_MEASURED_COLD = ("RDNA", "RDNA2", "RDNA3")
-_WARM_KIN = "MI25"
 
 #: Keeps a ratio of times defined, us.
 _TINY_US = 1e-9
-
-#: Half width at least of what another card's rows say.
-_RELATED_SPREAD = 0.6
 
 
 def _adjusted(
@@ -399,30 +381,55 @@ def _adjusted(
     kernels: Sequence[Kernel],
     timings: Sequence[PhysicalTime],
     gpu: GPU,
-    related: GPU | None,
 ) -> list[Adjustment]:
-    described = gpu if related is None else replace(gpu, architecture=related.architecture)
-    features = FAMILIES[family].table(kernels, timings, described)
+    features = FAMILIES[family].table(kernels, timings, gpu)
     outside = network.num_outside(features)
-    most = np.where(outside > 0, _MOST_OUTSIDE, np.inf)
-    factors = exp_of(np.clip(network.run(features), -most, most))
     physics_us = np.array([timing.time_us for timing in timings])
     # No kernel is shorter than one that does nothing, whatever the network says of its work.
-    factors = np.maximum(factors, np.minimum(1.0, gpu.floor_us / np.maximum(physics_us, _TINY_US)))
+    least_factors = np.minimum(1.0, gpu.floor_us / np.maximum(physics_us, _TINY_US))
+    factors = np.maximum(_factors_by(network, features, outside), least_factors)
     times = physics_us * factors
     classes = np.searchsorted(np.array(SIZE_CLASSES_US), times, side="right")
     widening = np.minimum(_WIDENING**outside, _WIDEST_FACTOR)
-    spreads = network.spreads[knowledge_of(related or gpu, network)][classes] * widening
-    least = _UNMEASURED_SPREAD if related is None else _RELATED_SPREAD
+    spreads = network.spreads[knowledge_of(gpu, network)][classes] * widening
+    least = _UNMEASURED_SPREAD
     if not network.gpus and gpu.fp32_gemm_utilization and _is_fp32_product(kernels[0]):
         spreads, least = spreads * _OWN_FP32_SHARE, _OWN_FP32_LEAST
     return [
         Adjustment(factor, spread, in_range=missed == 0)
-        if related is None and _was_measured(kernel, gpu)
+        if _was_measured(kernel, gpu)
         else Adjustment(factor, max(spread, least), in_range=False, trained=False)
         for kernel, factor, spread, missed in zip(
             kernels, factors.tolist(), spreads.tolist(), outside.tolist(), strict=True
         )
+    ]
+
+
+def _factors_by(network: Network, features: Floats, outside: NDArray[np.int64]) -> Floats:
+    """Of the physics, in bounds where a kernel lies outside of what the network was fitted to."""
+    most = np.where(outside > 0, _MOST_OUTSIDE, np.inf)
+    return exp_of(np.clip(network.run(features), -most, most))
+
+
+def _of_radeon(
+    family: str,
+    network: Network,
+    kernels: Sequence[Kernel],
+    timings: Sequence[PhysicalTime],
+    gpu: GPU,
+) -> list[Adjustment]:
+    def priced(chosen: Sequence[Kernel], target: GPU) -> Floats:
+        physics = convolution_timings(chosen, target, sustained=True)
+        features = FAMILIES[family].table(chosen, physics, target)
+        factors = _factors_by(network, features, network.num_outside(features))
+        return np.array([timing.time_us for timing in physics]) * factors
+
+    times = np.maximum(gpu.floor_us, radeon_us(kernels, gpu, priced))
+    return [
+        Adjustment(
+            time_us / max(timing.time_us, _TINY_US), RADEON_SPREAD, in_range=False, trained=False
+        )
+        for time_us, timing in zip(times.tolist(), timings, strict=True)
     ]
 
 
@@ -434,7 +441,7 @@ def network_text(kernel: Kernel, gpu: GPU) -> str:
     if network is None:
         return ""
     known = network.provenance
-    where = "this GPU among others" if network.gpus else "other GPUs than this one"
+    where = "this GPU among others" if gpu.model in network.gpus else "other GPUs than this one"
     if len(network.gpus) == 1:
         where = "this GPU"
     errors = list(known.get("mape", {}).values())

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import neusight
 from neusight.advice.optimizers import with_8bit_states, with_foreach_off, with_fused_optimizer
 from neusight.memory.placement import memory_on
+from neusight.recording.recording import Alloc, Recording, Step
 from small_net import peak, train
 
 
@@ -38,3 +41,17 @@ def test_states_in_8_bits_are_a_quarter_and_a_scale(plain: neusight.Forecast) ->
     after = memory_on(with_8bit_states(plain.recording), plain.gpu).by_category["optimizer_state"]
 
     assert after - small == pytest.approx((before - small) * (1 + 4 / 256) / 4, abs=4096)
+
+
+@pytest.mark.parametrize(
+    ("numel", "num_bytes"),
+    [(4095, 4 * 4095), (4096, 4096 + 4 * 16), (4097, 4097 + 4 * 17), (2**20, 2**20 + 4 * 4096)],
+)
+def test_a_state_in_8_bits_has_a_scale_for_each_256_elements(numel: int, num_bytes: int) -> None:
+    state = Alloc(0, 4 * numel, op="aten::zeros_like", kind="optimizer_state")
+    kept = Alloc(1, 4 * numel, op="aten::zeros_like", kind="gradient")
+    recording = Recording((Step("train", (state, kept)),), gpu="A100", torch_version="2.13.0")
+
+    [step] = with_8bit_states(recording).steps
+
+    assert step.entries == (replace(state, num_bytes=num_bytes), kept)

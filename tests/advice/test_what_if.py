@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ from neusight.advice.what_if import (
 from neusight.forecast import Forecast
 from neusight.predictors.kernel import ConvolutionSize, GemmSize, Kernel, KernelClass
 from neusight.recording.recording import (
+    Argument,
     Entry,
     HostWork,
     Mark,
@@ -36,8 +38,10 @@ from neusight.recording.recording import (
     OpSignature,
     Recording,
     Synchronize,
+    TensorSpec,
 )
 from neusight.recording.saving import save_recording
+from op_calls import MATH, call, spec
 
 VOCABULARY = 1003
 
@@ -325,3 +329,42 @@ def test_without_a_break_the_host_neither_waits_nor_calls_again() -> None:
     entries = (*region("0/0"), wait, *region("1/0"), other)
 
     assert without_break(entries, "models/net.py:7", {"1/0"}) == (*region("0/0"), relu, other)
+
+
+def padded_entry(op: str, *outputs: TensorSpec, **arguments: Argument) -> OpCall:
+    return OpCall(call(op, *outputs, **arguments), MATH, "Net.head")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "odd"),
+    [((1001, 64), [1001]), ((999, 1000), [1000]), ((1024, 5003), [5003]), ((65, 1088), [])],
+)
+def test_large_sizes_of_weights_that_are_no_multiple_of_64_are_odd(
+    sizes: tuple[int, int], odd: list[int]
+) -> None:
+    entry = padded_entry("mm", self=spec(8, 8), mat2=spec(*sizes))
+
+    assert odd_sizes((entry,)) == dict.fromkeys(odd, "Net.head")
+    assert odd_sizes((replace(entry, phase="backward"), replace(entry, module=""))) == {}
+
+
+def test_padding_widens_each_multiple_of_a_size_and_its_strides() -> None:
+    entry = padded_entry("view", spec(3, 10006), self=spec(2, 3, 5003), size=5003, other=5004)
+
+    [found] = with_padding((entry,), 5003, 5056)
+
+    assert isinstance(found, OpCall)
+    assert found.signature == call(
+        "view", spec(3, 10112), self=spec(2, 3, 5056), size=5056, other=5004
+    )
+
+
+def test_images_are_laid_out_by_their_channels_and_nothing_else_is() -> None:
+    image, sequence = spec(2, 3, 5, 7), spec(2, 3, 5)
+    entry = padded_entry("relu", image, self=sequence)
+
+    [found] = in_channels_last((entry,))
+
+    assert isinstance(found, OpCall)
+    assert found.signature.output_tensors == (spec(2, 3, 5, 7, channels_last=True),)
+    assert found.signature.tensor("self") == sequence

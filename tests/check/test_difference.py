@@ -99,15 +99,18 @@ def test_ops_whose_price_changed_most_come_first() -> None:
         mm("a", 2, ns=100),
         row("a", "add", "s", 1, 1, 400, 1),
         row("b", "view", "s", 1, 0, 0, 1),
+        row("b", "sum", "s", 1, 1, 1000, 1),
     ]
     now = [
         mm("a", 2, ns=110),
         row("a", "add", "s", 1, 1, 300, 1),
         row("b", "view", "s", 1, 0, 5, 1),
+        row("b", "sum", "s", 1, 1, 1010, 1),
     ]
 
     assert price_changes_of(Difference(before, now)) == (
         ("add", pytest.approx(-0.25)),
         ("mm", pytest.approx(0.1)),
+        ("sum", pytest.approx(0.01)),
     )
     assert price_changes_of(Difference(before, before)) == ()

@@ -55,6 +55,15 @@ TABLE = [
         "check --gpu T4 small.py --x 1 --tolerance ttft=1% --update",
         "check --gpu T4 --tolerance ttft=1% --update small.py --x 1",
     ),
+    (
+        "check --gpu T4 small.py --tolerance ttft=1% --x 1 --y 2",
+        "check --gpu T4 --tolerance ttft=1% small.py --x 1 --y 2",
+    ),
+    (
+        "check --gpu T4 small.py --tolerance=ttft=1% --x 1",
+        "check --gpu T4 --tolerance=ttft=1% small.py --x 1",
+    ),
+    ("run --quiet small.py --gpu H100 --x 1", "run --quiet --gpu H100 small.py --x 1"),
 ]
 
 
@@ -115,6 +124,22 @@ def test_after_two_dashes_every_option_is_the_scripts(
     monkeypatch.setattr(check_command, "run", lambda options, program: len(program.arguments))
 
     assert main(["check", "--gpu", "H100", "--", "small.py", "--update"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("run --quiet", "give the script to run: neusight run --quiet train.py"),
+        ("run -x --gpu H100 small.py", "run has no option '-x'."),
+        ("run --gpu H100 --max-memory", "run --gpu H100 --max-memory train.py"),
+    ],
+)
+def test_what_is_missing_or_unknown_is_named(
+    typed: str, said: str, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(shlex.split(typed)) == 2
+
+    assert said in capsys.readouterr().err
 
 
 def test_a_module_that_is_nowhere_is_reported(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -64,6 +65,21 @@ def test_the_help_of_an_option_states_its_default() -> None:
 
     assert actual == stated
     assert len(stated) > 20
+
+
+def test_without_a_stated_number_an_option_limits_nothing() -> None:
+    """But for the loop that waits for an invented value, and the width of what is fitted."""
+    limits = {
+        (command, action.option_strings[0]): action.default
+        for command, parser in _parsers_of(_parser()).items()
+        for action in parser._actions
+        if type(action.default) in (int, float)
+        and not re.search(r"\([0-9.]+\)$", action.help or "")
+    }
+
+    assert {name: limit for name, limit in limits.items() if limit not in (0, math.inf)} == {
+        ("run", "--max-ops"): 5_000_000, ("plan", "--max-ops"): 5_000_000, ("fit", "--width"): 128,
+    }  # fmt: skip
 
 
 def test_a_module_is_run_with_its_own_arguments() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import shlex
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from neusight.fake_cuda.distributed.rank import Rank
 from neusight.integrations.cli.main import _split
-from neusight.integrations.cli.screen import check_command, coloured
+from neusight.integrations.cli.screen import _warnings_of, check_command, coloured
 from neusight.integrations.program.options import ProgramOptions
 from neusight.integrations.program.program import Program
 
@@ -68,4 +70,19 @@ def test_the_command_for_ci_runs_the_same_ranks() -> None:
         "8",
         "--rank",
         "all-distinct",
+    ]
+
+
+def test_a_note_of_some_forecasts_names_them() -> None:
+    def forecast(gpu: str, *warnings: str, unmapped: tuple[str, ...] = ()) -> Any:
+        return SimpleNamespace(gpu=SimpleNamespace(name=gpu), warnings=warnings, unmapped=unmapped)
+
+    found = _warnings_of(
+        [forecast("T4", "slow", "old"), forecast("A100", "old", unmapped=("x::y",))]
+    )
+
+    assert found == [
+        "  note      slow (T4)",
+        "  note      old",
+        "  note      unmapped, priced by bytes over bandwidth: x::y (A100)",
     ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import torch
 
 import neusight
@@ -92,3 +94,24 @@ def test_recomputation_belongs_to_backward_and_to_its_module() -> None:
     assert where(calls(program), "gelu") == [
         ("forward", "Block.outer.0"), ("backward", "Block.outer.0")
     ]  # fmt: skip
+
+
+def test_ops_of_another_thread_have_numbers_and_phases_without_a_module() -> None:
+    def work() -> None:
+        weight = data().requires_grad_()
+        weight.relu().sigmoid().sum().backward()
+
+    def program() -> None:
+        data()
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+
+    found = [call for call in calls(program) if call.thread]
+    named = {(call.signature.op, call.phase): call for call in found}
+    relu, sigmoid = named["aten::relu", "forward"], named["aten::sigmoid", "forward"]
+    back = named["aten::sigmoid_backward", "backward"]
+    assert (relu.sequence_nr, relu.node, relu.module) == (0, "", "")
+    assert (sigmoid.sequence_nr, back.sequence_nr) == (1, 1)
+    assert back.node == "SigmoidBackward0"
+    assert {call.phase for call in found} == {"forward", "backward"}

@@ -146,7 +146,7 @@ def _flash_head_dim_fits(call: AttentionCall, capability: Capability, vendor: Ve
     if head_dim > _FLASH_MAX_HEAD_DIM:
         return False
     # Chips with less shared memory (about 100 KB) cannot run the backward of wide heads.
-    is_small_chip = (8, 6) <= capability <= (8, 9) or (12, 0) <= capability <= (12, 1)
+    is_small_chip = (8, 6) <= capability < (9, 0) or (12, 0) <= capability <= (12, 1)
     if call.requires_grad and is_small_chip:
         return head_dim <= 192 or (head_dim > 224 and call.dropout_p == 0.0)
     return True

@@ -258,3 +258,18 @@ def test_sizes_of_a_pointwise_launch_are_its_own_where_they_change() -> None:
 def test_a_reduction_over_columns_says_so() -> None:
     assert compiled(lambda x: x.sum(1), 4, 4096, 8192).by_name["along_columns"] is True
     assert compiled(lambda x: x.sum(1), 8192, 4096).by_name["along_columns"] is False
+
+
+def test_functions_cost_more_than_sums_and_costly_ones_more_than_cheap_ones() -> None:
+    def cost(*names: str) -> int:
+        lines = [f"tmp{n} = libdevice.{name}(tmp0)" for n, name in enumerate(names, start=1)]
+        return num_instructions("\n".join(["@triton.jit", *lines])) - len(lines)
+
+    assert cost("maximum") == 0
+    cheap = ("exp", "sqrt", "rsqrt", "sqrt_rn", "log", "sigmoid", "erf", "log1p", "expm1")
+    dear = ("tanh", "sin", "cos", "pow", "rand", "randn", "randint64", "welford_reduce")
+    assert (cost(*cheap), cost(*dear)) == (89, 375)
+    assert cost("rand4x", "randn4x") == cost("rand", "randn")
+    assert cost("welford_combine") == cost("welford_reduce") > cost("online_softmax_reduce")
+    assert cost("online_softmax_combine", "online_softmax_reduce", "associative_scan") == 100
+    assert cost("div_floor_integer", "remainder_integer") == 20

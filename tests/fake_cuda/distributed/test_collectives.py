@@ -168,9 +168,23 @@ def test_the_host_waits_at_a_barrier() -> None:
         torch.randn(8, device="cuda")
         dist.barrier()
 
-    assert [call.signature.op for call in communication(forecast.recording.steps[-1])] == [
-        "c10d::barrier"
-    ]
+    [call] = communication(forecast.recording.steps[-1])
+    assert call.signature.op == "c10d::barrier"
+    assert call.signature.input_tensors[0].shape == (1,)
+
+
+def test_a_functional_collective_may_write_into_what_it_is_given() -> None:
+    with neusight.forecast_on("H100", world_size=2) as forecast:
+        join()
+        assert dist.group.WORLD is not None
+        x, out = torch.ones(8, device="cuda"), torch.empty(16, device="cuda")
+        torch.ops._c10d_functional.all_gather_into_tensor_out(
+            x, 2, dist.group.WORLD.group_name, out=out
+        )
+
+    [call] = communication(forecast.recording.steps[-1])
+    assert call.signature.tensor("out").shape == (16,)
+    assert call.signature.tensor("input").shape == (8,)
 
 
 @pytest.mark.slow

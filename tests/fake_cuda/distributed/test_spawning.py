@@ -53,12 +53,18 @@ def test_who_does_not_wait_gets_something_to_wait_for() -> None:
     assert found == [0]
 
 
+@pytest.mark.parametrize("is_named", [True, False])
 @pytest.mark.parametrize("rank", [0, 3])
-def test_a_loop_of_processes_runs_the_one_that_is_recorded(rank: int) -> None:
+def test_a_loop_of_processes_runs_the_one_that_is_recorded(rank: int, is_named: bool) -> None:
     found: list[int] = []
     before: Any = mp.Process
     with neusight.forecast_on("H100", world_size=4, rank=rank):
-        processes = [mp.Process(target=work, args=(index, 4, found)) for index in range(4)]
+        processes = [
+            mp.Process(target=work, args=(index, 4, found))
+            if is_named
+            else mp.Process(None, work, args=(index, 4, found))
+            for index in range(4)
+        ]
         for process in processes:
             process.start()
         for process in processes:

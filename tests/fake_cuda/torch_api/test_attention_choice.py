@@ -349,3 +349,15 @@ def test_elements_of_heads_lie_side_by_side_where_a_head_has_several(
 )
 def test_amd_never_takes_cudnn(call: AttentionCall, expected: str) -> None:
     assert choose_attention(call, compute_capability=(9, 4), vendor="amd") == expected
+
+
+@pytest.mark.parametrize(("dropout", "backend"), [(1 / 16, "cudnn"), (3 / 32, "flash")])
+def test_cudnn_draws_dropout_in_sixteenths(dropout: float, backend: str) -> None:
+    half = TensorSpec((2, 8, 128, 64), (65536, 8192, 64, 1), "float16")
+
+    chosen = choose_attention(AttentionCall(half, half, half, dropout_p=dropout))
+
+    assert chosen == choose_attention(
+        AttentionCall(half, half, half, dropout_p=dropout), compute_capability=(9, 0)
+    )
+    assert chosen == backend

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import neusight
+from neusight.fake_cuda.torch_api.covariance import _weighted
 from neusight.recording.recording import Synchronize
 
 
@@ -30,3 +31,21 @@ def test_known_weights_are_checked() -> None:
         data = torch.randn(3, 2, device="cuda")
         with pytest.raises(RuntimeError, match="fweights cannot be negative"):
             torch.cov(data, fweights=torch.tensor([1, -2], device="cuda"))
+
+
+@pytest.mark.parametrize("correction", [0, 1, 2])
+@pytest.mark.parametrize("shape", [(3, 5), (5,)])
+@pytest.mark.parametrize("given", ["fweights", "aweights", "both"])
+def test_it_computes_what_torch_does(given: str, shape: tuple[int, ...], correction: int) -> None:
+    data = torch.arange(15.0)[: torch.Size(shape).numel()].view(shape).square() + 1j
+    counts, shares = torch.tensor([1, 2, 3, 1, 4]), torch.tensor([0.5, 0.1, 2.0, 0.7, 0.2])
+    fweights, aweights = (
+        (counts if given != "aweights" else None),
+        (shares if given != "fweights" else None),
+    )
+    weights = [weight for weight in (fweights, aweights) if weight is not None]
+
+    found = _weighted(data, correction, weights, aweights)
+
+    expected = torch.cov(data, correction=correction, fweights=fweights, aweights=aweights)
+    assert torch.allclose(found, expected)

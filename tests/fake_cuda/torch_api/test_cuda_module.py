@@ -298,3 +298,44 @@ def test_torch_is_built_for_cuda_but_its_own_code_does_not_see_it() -> None:
         ),
     )
     assert found == (True, False)
+
+
+def test_the_properties_are_those_of_the_gpu_and_of_its_architecture() -> None:
+    with neusight.forecast_on("H100"):
+        torch.ones(1, device="cuda")
+        found = torch.cuda.get_device_properties(0)
+        numbers = (
+            found.warp_size, found.max_threads_per_multi_processor, found.max_threads_per_block,
+            found.regs_per_multiprocessor, found.shared_memory_per_block,
+            found.shared_memory_per_block_optin, found.shared_memory_per_multiprocessor,
+            found.L2_cache_size, found.clock_rate, found.memory_clock_rate, found.memory_bus_width,
+        )  # fmt: skip
+
+    assert numbers == (
+        32, 2048, 1024, 65536, 49152, 232448, 233472, 50 * 2**20, 1_830_000, 0, 0
+    )  # fmt: skip
+
+
+def test_ranges_say_how_deep_they_are_and_marks_are_numbered_zero() -> None:
+    nvtx: Any = torch.cuda.nvtx
+    with neusight.forecast_on("H100"):
+        torch.ones(1, device="cuda")
+        depths = [nvtx.range_push("a"), nvtx.range_push("b"), nvtx.range_pop(), nvtx.range_pop()]
+        marks = [nvtx.range_start("c"), nvtx.mark("d"), nvtx.range_pop()]
+
+    assert (depths, marks) == ([0, 1, 1, 0], [0, 0, 0])
+
+
+def test_devices_and_streams_are_found_by_number_and_name() -> None:
+    cuda: Any = torch.cuda
+    with neusight.forecast_on("H100"):
+        torch.ones(1, device="cuda")
+        index_of = cuda._utils._get_device_index
+        found = [index_of(None), index_of(0), index_of("cuda"), index_of("cuda:0")]
+        on_cpu = index_of("cpu", allow_cpu=True)
+        with pytest.raises(ValueError, match="Expected a cuda device"):
+            index_of("cpu")
+        ids = [stream.stream_id for stream in (cuda.default_stream(), cuda.current_stream())]
+        priorities = [cuda.Stream().priority, cuda.Stream(priority=-1).priority]
+
+    assert (found, on_cpu, ids, priorities) == ([0] * 4, -1, [0, 0], [0, -1])

@@ -323,3 +323,29 @@ def test_operands_that_do_not_fit_are_refused_as_torch_does(
             torch.nn.functional.scaled_dot_product_attention(
                 query, key, query, attn_mask=mask, is_causal=change.get("is_causal", False)
             )
+
+
+@pytest.mark.parametrize("as_tensors", [True, False])
+@pytest.mark.parametrize(("targets", "longest"), [((2, 7), 7), ((9,), 5)])
+def test_ctc_keeps_a_blank_around_each_label(
+    targets: tuple[int, ...], longest: int, as_tensors: bool
+) -> None:
+    with neusight.forecast_on("H100"):
+        log_probs = torch.zeros(12, 2, 20, device="cuda")
+        labels = torch.ones(targets, dtype=torch.long, device="cuda")
+        lengths: list[Any] = [[12, 12], [4, 5]]
+        if as_tensors:
+            lengths = [torch.tensor(values) for values in lengths]
+        op: Any = torch.ops.aten._ctc_loss
+        loss, alpha = op(log_probs, labels, *lengths)
+        shapes = tuple(loss.shape), tuple(alpha.shape)
+
+    assert shapes == ((2,), (2, 12, 2 * longest + 1))
+
+
+def test_a_network_whose_batch_is_first_gives_steps_that_lie_behind_each_other() -> None:
+    with neusight.forecast_on("H100"):
+        network = nn.LSTM(8, 16, batch_first=True, bidirectional=True).cuda()
+        out, _ = network(torch.zeros(3, 5, 8, device="cuda"))
+
+    assert (tuple(out.shape), out.stride()) == ((3, 5, 32), (32, 3 * 32, 1))

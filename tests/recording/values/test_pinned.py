@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -58,3 +60,28 @@ def test_inference_mode_pins_too() -> None:
         assert [batch.is_pinned() for (batch,) in batches] == [True, True]
         with pytest.raises(RuntimeError, match="only dense CPU tensors can be pinned"):
             data.cuda().pin_memory()
+
+
+def test_blocks_of_pinned_memory_are_counted_by_powers_of_two_and_kept() -> None:
+    def counts() -> list[tuple[int, ...]]:
+        found: Any = torch.cuda.host_memory_stats_as_nested_dict()
+        return [
+            tuple(found[name][which] for which in ("current", "peak", "allocated", "freed"))
+            for name in ("allocations", "allocated_bytes", "active_requests", "active_bytes")
+        ]
+
+    with neusight.forecast_on("H100"):
+        torch.ones(1, device="cuda")
+        first, second = (torch.ones(size, dtype=torch.uint8).pin_memory() for size in (1000, 1025))
+        assert counts() == [(2, 2, 2, 0), (3072, 3072, 3072, 0)] * 2
+        del second
+        assert counts()[2:] == [(1, 2, 2, 1), (1024, 3072, 3072, 2048)]
+        third = torch.ones(2048, dtype=torch.uint8).pin_memory()  # the block that is kept
+        assert counts()[:2] == [(2, 2, 2, 0), (3072, 3072, 3072, 0)]
+        del first, third
+        core: Any = torch._C
+        core._accelerator_emptyHostCache()
+        torch.cuda.reset_peak_host_memory_stats()
+        assert counts() == [(0, 0, 2, 2), (0, 0, 3072, 3072), (0, 0, 3, 3), (0, 0, 5120, 5120)]
+        torch.cuda.reset_accumulated_host_memory_stats()
+        assert counts() == [(0, 0, 0, 0)] * 4

@@ -71,7 +71,7 @@ def _unsqueeze(func: Any, self: SparseTensor, dim: int) -> SparseTensor:
     sizes = [*self.shape[:dim], 1, *self.shape[dim:]]
     if dim > plain.shape[0]:
         inner = values.unsqueeze(dim - plain.shape[0] + 1)
-        return coordinates(plain, inner, sizes, is_coalesced=self.sure_coalesced)
+        return coordinates(plain, inner, sizes)
     zeros = torch.zeros((1, plain.shape[1]), dtype=plain.dtype, device=self.device)
     return coordinates(torch.cat([plain[:dim], zeros, plain[dim:]]), values, sizes)
 

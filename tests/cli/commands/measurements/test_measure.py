@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from neusight.integrations.cli.commands.measurements.measure import add_arguments
+from neusight.integrations.cli.commands.measurements.measure import (
+    _Progress,
+    _report,
+    add_arguments,
+)
 from neusight.integrations.cli.main import main
-from neusight.predictors.measuring.folder import read_measured
+from neusight.integrations.profiles.measuring import MeasuringResult
+from neusight.predictors.measuring.folder import Environment, read_measured
+from neusight.predictors.measuring.stopwatch import Refusal
 from places import ROOT
 
 #: Also where neusight is installed without its source tree.
@@ -81,3 +89,72 @@ def test_a_run_has_eight_minutes_where_none_are_stated() -> None:
     add_arguments(parser)
 
     assert parser.parse_args(["--out", "x"]).minutes == 8.0
+
+
+HERE = Environment(
+    "a GPU", "9.0", 132, 0, "550", "2.13.0", "12.8", "3.11", "2026", "0.1.0", "a CPU"
+)
+
+
+class Screen(io.StringIO):
+    """Standard error, on a terminal or not."""
+
+    def __init__(self, *, is_terminal: bool) -> None:
+        super().__init__()
+        self.is_terminal = is_terminal
+
+    def isatty(self) -> bool:
+        return self.is_terminal
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "shown"),
+    [
+        (
+            True,
+            "\r\x1b[K[------------------------]   0% 0.0 of 8 min, 3 samples, 1 workloads: first"
+            "\r\x1b[K[######------------------]  25% 1.5 of 8 min, 3 samples, 1 workloads: first"
+            "\r\x1b[K[########################] 100% 3.0 of 8 min, 3 samples, 1 workloads: last"
+            "\n",
+        ),
+        (
+            False,
+            "  0% 0.0 of 8 min, 3 samples, 1 workloads: first\n"
+            "100% 3.0 of 8 min, 3 samples, 1 workloads: last\n",
+        ),
+    ],
+)
+def test_progress_is_a_bar_on_a_terminal_and_a_line_for_each_stretch_elsewhere(
+    is_terminal: bool, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen, clock = Screen(is_terminal=is_terminal), iter((100.0, 100.0, 190.0, 280.0))
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    outcome = MeasuringResult(HERE, samples=3, workloads=1)
+
+    show = _Progress(8.0)
+    show("first", 0.0, outcome)
+    show("first", 0.25, outcome)
+    show("last", 1.5, outcome)
+    show.end()
+    show.end()
+
+    assert screen.getvalue() == shown
+
+
+def test_what_could_not_be_measured_is_named_five_times_at_most(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refusals = [Refusal(f"probe {n}", "no memory") for n in range(6)]
+
+    _report(MeasuringResult(HERE, 7, 2, refusals, left=1, notes=["warm"]), tmp_path)
+
+    assert capsys.readouterr().out.splitlines() == [
+        f"a GPU, torch 2.13.0, in {tmp_path}:",
+        "  7 samples of kernels, 2 workloads",
+        "  the time was up before all was measured; run the same command again to continue",
+        f"  6 could not be measured ({tmp_path / 'refused.jsonl'}):",
+        *(f"    probe {n}: no memory" for n in range(5)),
+        "  note: warm",
+        f"  next: neusight calibrate {tmp_path} --out calibration.json",
+    ]

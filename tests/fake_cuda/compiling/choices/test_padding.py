@@ -13,6 +13,7 @@ from torch._inductor import config as inductor_config
 import neusight
 from neusight.fake_cuda.compiling.choices.padding import (
     Product,
+    _is_timed,
     _padded,
     is_padded,
     padding_query_result,
@@ -67,6 +68,69 @@ def test_an_operand_is_copied_into_a_larger_one_or_its_margin_is_filled_with_zer
     assert (copied.op, copied.by_name["pad"]) == ("aten::constant_pad_nd", (0, 1, 0, 0))
     assert copied.output_tensors[0].shape == (16, 16)
     assert (filled.op, filled.output_tensors[0].shape) == ("aten::fill_", (1, 1))
+
+
+def signatures(**product_of: Any) -> list[str]:
+    """Each call that torch times of the padded form: its tensors' sizes, and what it makes."""
+    return [
+        f"{call.op} {[spec.shape for spec in call.input_tensors]} -> {call.output_tensors[0].shape}"
+        for call in _padded(product(**product_of))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("added", "calls"),
+    [
+        (None, ["aten::mm [(16, 16), (16, 24)] -> (16, 24)"]),
+        (
+            (17,),
+            [
+                "aten::fill_ [(7,)] -> (7,)", "aten::cat [(17,), (7,)] -> (24,)",
+                "aten::addmm [(24,), (16, 16), (16, 24)] -> (16, 24)",
+            ],
+        ),
+        (
+            (13, 17),
+            [
+                "aten::fill_ [(13, 7)] -> (13, 7)", "aten::cat [(13, 17), (13, 7)] -> (13, 24)",
+                "aten::fill_ [(3, 24)] -> (3, 24)", "aten::cat [(13, 24), (3, 24)] -> (16, 24)",
+                "aten::addmm [(16, 24), (16, 16), (16, 24)] -> (16, 24)",
+            ],
+        ),
+        ((1, 1), ["aten::addmm [(1, 1), (16, 16), (16, 24)] -> (16, 24)"]),
+    ],
+)  # fmt: skip
+def test_the_margins_of_all_operands_are_written_before_the_product(
+    added: tuple[int, ...] | None, calls: list[str]
+) -> None:
+    spec = None if added is None else TensorSpec(added, (1,) * len(added), "bfloat16")
+    op = MM if added is None else "aten::addmm"
+
+    assert signatures(m=13, n=17, k=11, op=op, added=spec) == [
+        "aten::constant_pad_nd [(13, 11)] -> (16, 16)",
+        "aten::constant_pad_nd [(11, 17)] -> (16, 24)",
+        *calls,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "sizes", "options", "is_timed"),
+    [
+        # Half of the FLOPs a byte at which compute and memory are even: 148 on an H100 in bfloat16.
+        ("H100", (444, 444, 444), {}, True),
+        ("H100", (443, 443, 443), {}, False),
+        ("H100", (64, 64, 65), {}, False),
+        ("A100", (64, 64, 65), {}, True),  # a long sum in bfloat16, before Hopper
+        ("A100", (64, 64, 64), {}, False),
+        ("A100", (64, 64, 65), {"dtype": "float16"}, False),
+        ("A100", (100, 100, 100), {"dtype": "float32"}, True),
+        ("A100", (100, 100, 100), {"dtype": "float32", "allows_tf32": True}, False),
+    ],
+)
+def test_products_bound_by_compute_are_timed(
+    gpu: str, sizes: tuple[int, int, int], options: dict[str, Any], is_timed: bool
+) -> None:
+    assert _is_timed(product(*sizes, **options), find_gpu(gpu)) is is_timed
 
 
 def test_what_can_be_made_padded_is_not_copied() -> None:

@@ -161,6 +161,34 @@ def test_who_waits_for_a_rank_that_has_ended_is_reported_once_nobody_can_go_on()
     assert "rank 2 waits" in answer.value
 
 
+def test_several_ranks_that_have_ended_are_named_together() -> None:
+    exchange = exchange_of(0, 1, 2)
+    exchange.end(1, "well")
+    exchange.end(2, "well")
+
+    exchange.want(0, Messages((box(1, 0), box(2, 0))), "")
+
+    [(_, answer)] = reported(exchange)
+    assert answer.kind == "unanswered"
+    assert answer.value.endswith(", but ranks 1,2 have ended")
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [((0,), "which another process would set; that process is not run"), ((0, 1), '"ready"')],
+)
+def test_a_key_of_a_process_that_is_not_run_is_named_so(run: tuple[int, ...], words: str) -> None:
+    exchange = exchange_of(*run)
+    for rank in run[1:]:
+        exchange.end(rank, "well")
+
+    exchange.want(0, StoreKeys(("ready",)), "train.py:3")
+
+    [(_, answer)] = reported(exchange)
+    assert words in answer.value
+    assert ("which another process" in answer.value) is (len(run) == 1)
+
+
 @pytest.mark.parametrize("wanted", [Messages((box(1, 0),)), StoreKeys(("step",))])
 def test_partners_of_a_rank_that_was_stopped_early_stop_too(wanted: Messages | StoreKeys) -> None:
     exchange = exchange_of(0, 1)

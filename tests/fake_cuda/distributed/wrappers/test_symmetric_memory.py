@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
@@ -58,3 +59,23 @@ def test_copies_lie_beside_products_on_two_streams() -> None:
         for product in products
         if copy.stream != product.stream
     )
+
+
+def test_a_workspace_grows_and_lends_parts_of_each_ranks_memory() -> None:
+    symmetric: Any = torch.distributed._symmetric_memory
+    with neusight.forecast_on("H100", world_size=2, rank=1) as found:
+        join()
+        assert dist.group.WORLD is not None
+        group = dist.group.WORLD.group_name
+        sizes = [symmetric.get_symm_mem_workspace(group, size).num_bytes for size in (64, 16, 128)]
+        workspace = symmetric.get_symm_mem_workspace(group, 128)
+        own = workspace.get_buffer(1, (4, 2), torch.float16, storage_offset=8)
+        shape, offset = tuple(own.shape), own.storage_offset()
+        other = workspace.get_buffer(0, (4, 2), torch.float16)
+        torch.empty(4, 2, dtype=torch.float16, device="cuda").copy_(other)
+        workspace.barrier()
+
+    assert sizes == [64, 64, 128]
+    assert (shape, offset, other.numel()) == ((4, 2), 8, 8)
+    names = [kernel.name for kernel, _ in found.kernels]
+    assert names[-2:] == [PEER_COPY, "fill"]

@@ -42,3 +42,24 @@ def test_each_gpu_of_a_node_has_its_generator() -> None:
         torch.manual_seed(7)
         seeds = [generator.initial_seed() for generator in torch.cuda.default_generators]
         assert seeds == [7, 7, 7, 7]
+
+
+def test_a_state_holds_the_seed_and_how_much_was_drawn() -> None:
+    with neusight.forecast_on("H100"):
+        torch.ones(8, device="cuda").relu_()
+        generator = torch.Generator("cuda")
+        first = generator.initial_seed()
+        generator.manual_seed(2**64 + 258)
+        generator.set_offset(8)
+        state = bytes(generator.get_state().tolist())
+        short = torch.tensor([5, 1, *6 * [0]], dtype=torch.uint8)
+        generator.set_state(short)
+        restored = generator.initial_seed(), generator.get_offset()
+        drawn = {generator.seed() for _ in range(3)}
+        with pytest.raises(RuntimeError, match="offset must be a multiple of 4"):
+            generator.set_offset(6)
+
+    assert first == 67280421310721
+    assert state == bytes([2, 1, *6 * [0], 8, *7 * [0]])
+    assert restored == (261, 0)
+    assert len(drawn) == 3 and max(drawn) < 2**53

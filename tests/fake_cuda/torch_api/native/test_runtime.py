@@ -24,3 +24,15 @@ def test_a_profiler_of_nvidias_may_be_started_and_stopped() -> None:
 
     assert any("_sleep" in text for text in forecast.warnings)
     assert [kernel.name for kernel, _ in forecast.kernels][-1] == "relu"
+
+
+def test_versions_and_errors_are_numbered_as_by_cudas_headers() -> None:
+    core: Any = torch._C
+    with neusight.forecast_on("H100"):
+        torch.ones(8, device="cuda")
+        runtime: Any = torch.cuda.cudart()
+        words = [runtime.cudaGetErrorString(code) for code in (0, 34)]
+        versions = [core._cuda_getCompiledVersion(), len(core._nccl_unique_id())]
+
+    assert words == ["no error", "error 34"]
+    assert versions == [13000, 128]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from sparse_metas import coo, csr, meta, on_both
+from sparse_metas import coo, csr, hybrid, meta, on_both
 
 import neusight
 
@@ -40,7 +40,17 @@ CASES: dict[str, Callable[[str], Any]] = {
     "to a dense one": lambda d: torch.ones(2, 3, device=d) + coo(d),
     "masked": lambda d: torch.ones(2, 3, device=d).sparse_mask(coo(d).coalesce()),
     "sums": lambda d: [torch.sparse.sum(coo(d)), torch.sparse.sum(coo(d), 0), csr(d).sum()],
-    "norm": lambda d: coo(d).norm(),
+    "sums with dense parts": lambda d: [
+        torch.sparse.sum(hybrid(d), (0, 1)), torch.sparse.sum(hybrid(d), 2),
+        torch.sparse.sum(hybrid(d), (1, 2)), torch.sparse.sum(hybrid(d), (0, 1, 2)),
+        torch.sparse.sum(hybrid(d), -1, dtype=torch.float64),
+    ],
+    "with nothing": lambda d: [
+        coo(d) + torch.sparse_coo_tensor(size=(2, 3), device=d),
+        torch.sparse_coo_tensor(size=(2, 3), device=d) + coo(d),
+        torch.sub(torch.sparse_coo_tensor(size=(2, 3), device=d), coo(d), alpha=2),
+    ],
+    "norm": lambda d: [coo(d).norm(), torch.norm(coo(d), 2)],
     "zeros": lambda d: [torch.zeros_like(coo(d)), coo(d).zero_()],
     "softmax": softmax_gradient,
     "gradient of a sum": sum_gradient,

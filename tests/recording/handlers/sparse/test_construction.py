@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from sparse_metas import coo, csr, on_both
+from sparse_metas import bsr, coo, csr, hybrid, on_both
 
 import neusight
 
@@ -42,6 +42,18 @@ CASES: dict[str, Callable[[str], Any]] = {
     ],
     "and back": lambda d: [
         eye(d).to_sparse_csc().to_dense(), eye(d).to_sparse_bsr((2, 2)).to_dense(),
+    ],
+    "blocks": lambda d: [bsr(d), bsr(d).to_dense(), bsr(d).dense_dim()],
+    "size from rows": lambda d: torch.sparse_csr_tensor(
+        torch.tensor([0, 1, 3], device=d), torch.tensor([2, 0, 4], device=d),
+        torch.ones(3, device=d),
+    ),
+    "size from columns": lambda d: torch.sparse_csc_tensor(
+        torch.tensor([0, 1, 3], device=d), torch.tensor([2, 0, 4], device=d),
+        torch.ones(3, device=d),
+    ),
+    "dimensions": lambda d: [
+        [one.sparse_dim(), one.dense_dim(), one.dim()] for one in (coo(d), hybrid(d), csr(d))
     ],
     "coordinates compressed": lambda d: [coo(d).to_sparse_csr(), coo(d).to_sparse_csc()],
 }  # fmt: skip

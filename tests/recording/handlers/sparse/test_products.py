@@ -40,6 +40,15 @@ CASES: dict[str, Callable[[str], Any]] = {
         torch.sparse.addmm(ones(d, 2, 4), coo(d), ones(d, 3, 4)),
         torch.addmm(ones(d, 2, 4), csr(d), ones(d, 3, 4)),
     ],
+    "added in part": lambda d: [
+        torch.sparse.addmm(ones(d, 2, 4), coo(d), ones(d, 3, 4), beta=0),
+        torch.sparse.addmm(ones(d, 2, 4), coo(d), ones(d, 3, 4), beta=2, alpha=3),
+        torch.addmv(ones(d, 2), csr(d), ones(d, 3)),
+        torch.addmv(ones(d, 2), csr(d), ones(d, 3), beta=0),
+    ],
+    "by a vector from either side": lambda d: [
+        torch.matmul(coo(d), ones(d, 3)), torch.matmul(coo(d), ones(d, 3, 4)),
+    ],
     "of a vector": lambda d: [torch.mv(coo(d), ones(d, 3)), coo(d) @ ones(d, 3)],
     "transposed": lambda d: coo(d).t() @ ones(d, 2, 4),
     "in batches": batch,

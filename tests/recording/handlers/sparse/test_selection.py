@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from sparse_metas import coo, csr, on_both
+from sparse_metas import coo, csr, hybrid, on_both
 
 import neusight
 
@@ -18,6 +18,22 @@ pytestmark = pytest.mark.filterwarnings("ignore:Sparse")
 CASES: dict[str, Callable[[str], Any]] = {
     "turned": lambda d: [coo(d).t(), coo(d).transpose(0, 1), csr(d).t(), coo(d).permute(1, 0)],
     "widened": lambda d: coo(d).unsqueeze(0),
+    "with dense parts": lambda d: [
+        hybrid(d).unsqueeze(3),
+        hybrid(d).unsqueeze(0),
+        hybrid(d).unsqueeze(-2),
+        hybrid(d).select(2, 1),
+        hybrid(d).select(0, 1).coalesce(),
+        hybrid(d).index_select(2, torch.tensor([3, 0, 1], device=d)),
+        hybrid(d).permute(1, 0, 2),
+    ],
+    "of one dimension": lambda d: [
+        torch.sparse_coo_tensor(
+            torch.tensor([[0, 2]], device=d), torch.ones(2, device=d), (3,)
+        ).coalesce()[2],
+    ],
+    "narrowed": lambda d: [coo(d).coalesce().narrow_copy(1, 1, 2).coalesce()],
+    "joined thrice": lambda d: torch.cat([coo(d), coo(d), coo(d)], -1),
     "joined": lambda d: [torch.cat([coo(d), coo(d)]), torch.cat([coo(d), coo(d)], 1)],
     "stacked": lambda d: torch.stack([coo(d), coo(d)]),
     "one row": lambda d: coo(d).coalesce()[1],
