@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from small_programs import PROGRAMS, recorded
 
 import neusight
 from neusight.output.figures import (
@@ -14,12 +15,14 @@ from neusight.output.figures import (
     Verdict,
     coverage_of,
     mfu_of,
+    operator_rows,
     step_latency_of,
     verdict_of,
 )
 from neusight.predictors.kernel import Kernel
 from neusight.recording.recording import Step, Synchronize
 from neusight.timeline.host import PLAIN
+from places import require_golden
 from timelines import ROUND_GPU, kernel_span, op, recording_of, step_span, timeline
 
 #: A host that may be half or twice as fast.
@@ -195,3 +198,17 @@ def test_kernels_are_in_the_rows_of_all_operators_around_them() -> None:
     assert [rows[name].count for name in ("aten::to", "aten::_to_copy", "aten::copy_")] == [1, 1, 1]
     assert rows["aten::linear"].share + rows["aten::to"].share == pytest.approx(1.0, abs=1e-5)
     assert forecast.to_json()["by_operator"][0]["name"] == forecast.by_operator[0].name
+
+
+def test_programs_have_the_figures_of_the_golden_table() -> None:
+    """NEUSIGHT_UPDATE_GOLDEN=1 rewrites it."""
+    lines = []
+    for name in PROGRAMS:
+        forecast = recorded(name)
+        lines.append(name)
+        for field, value in vars(forecast.verdict).items():
+            rows = value if isinstance(value, list) else [value]
+            lines += [f"  {field} {row}" for row in rows]
+        lines += [f"  operator {row}" for row in operator_rows(forecast.timeline)]
+
+    require_golden("figures.txt", lines)

@@ -8,6 +8,7 @@ import pytest
 
 from neusight.predictors.gpu import find_gpu, gpus
 from neusight.predictors.physics.power import (
+    energy_j,
     filled_in,
     has_half_rate,
     limited_share,
@@ -104,3 +105,28 @@ def test_filling_in_keeps_what_was_measured_and_leaves_no_gap(name: str) -> None
 @pytest.mark.parametrize("name", [one for one in gpus() if not find_gpu(one).gemm_utilization])
 def test_what_the_power_model_computes_is_stated(name: str) -> None:
     assert "power model" in find_gpu(name).constants_origin
+
+
+@pytest.mark.parametrize(
+    ("name", "flops", "seconds", "busy_s", "joules"),
+    [
+        ("H100", 0.0, 3.0, 0.0, 243.0),  # half of the 162 W that no FLOP explains
+        ("H100", 1e13, 1.0, 0.25, 101.25 + 7.507),
+        ("H100", 1e17, 1.0, 1.0, 700.0),  # never more than the limit
+        ("A100", 1e13, 1.0, 0.25, 60.0 + 12.351),
+        (
+            "MI100",
+            0.0,
+            2.0,
+            1.0,
+            1.5 * 74.0 + 226.0,
+        ),  # the limit while it works, where no energy is known
+        ("MI100", 0.0, 1.0, 1.0, 300.0),
+    ],
+)
+def test_a_board_draws_what_its_flops_take_beside_what_it_always_does(
+    name: str, flops: float, seconds: float, busy_s: float, joules: float
+) -> None:
+    assert energy_j(flops, seconds, find_gpu(name), busy_s=busy_s) == pytest.approx(
+        joules, rel=1e-5
+    )

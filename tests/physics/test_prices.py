@@ -1,141 +1,67 @@
 """What the physics alone makes of kernels of every class, on GPUs of every generation.
 
-The table is small enough to review; NEUSIGHT_UPDATE_GOLDEN=1 rewrites it. A change of a constant
-or a formula shows which kernels it moves, and by how much.
+The tables are small enough to review; NEUSIGHT_UPDATE_GOLDEN=1 rewrites them. A change of a
+constant or a formula shows which kernels it moves, and by how much.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from neusight.predictors.errors import UnsupportedKernelError
-from neusight.predictors.gpu import find_gpu
-from neusight.predictors.kernel import ConvolutionSize, Kernel, KernelClass
+import pytest
+from priced_kernels import TABLES, estimates, label
+
+from neusight.predictors.kernel import Kernel, KernelClass
+from neusight.predictors.predictor import Estimate
 from neusight.predictors.tiled import Tiled
-from places import GOLDEN_FILES
+from places import require_golden
 
-GPUS = ("P100", "V100", "T4", "A100", "RTX-3090", "L4", "H100", "B200", "MI100", "MI300X")
-MIB = 2**20
-
-
-def products() -> Iterator[Kernel]:
-    for dtype in ("float32", "float16", "bfloat16", "float8_e4m3fn"):
-        yield Kernel.gemm(4096, 4096, 4096, dtype=dtype)
-        yield Kernel.gemm(8, 4096, 4096, dtype=dtype)
-    yield Kernel.gemm(1000, 777, 333, dtype="bfloat16")
-    yield Kernel.gemm(128, 128, 65536, dtype="bfloat16", layout="tn")
-    yield Kernel.gemm(2048, 2048, 64, dtype="bfloat16", layout="nn")
-    yield Kernel.gemm(4096, 4096, 4096, dtype="float32", compute="tf32")
-    yield Kernel.gemm(256, 256, 64, batch=96, dtype="float32")
-    yield Kernel.gemm(64, 64, 64, batch=16, dtype="float32")
-    yield Kernel.gemm(512, 512, 64, batch=96, dtype="bfloat16", layout="nn")
-    yield Kernel.gemm(64, 64, 64, dtype="float64")
+#: GPUs of the tables, a column each: every architecture that a formula names.
+GPUS = (
+    "P100", "V100", "T4", "A100", "RTX-4090", "H100", "B200", "B300", "RTX-5090",
+    "RX-7900-XTX", "MI100", "MI300X",
+)  # fmt: skip
+#: Those of which the launch is shown too, the last in a burst.
+LAUNCHED = ("A100", "H100", "MI300X")
 
 
-def attentions() -> Iterator[Kernel]:
-    for backward in (False, True):
-        yield Kernel.attention(
-            8, 16, 16, 2048, 2048, 128, causal=True, dtype="bfloat16", backward=backward
-        )
-        yield Kernel.attention(
-            2, 8, 2, 500, 500, 64, causal=False, dtype="float16", backward=backward
-        )
-        yield Kernel.attention(
-            4, 12, 12, 512, 512, 64, causal=True, dtype="float32", backward=backward,
-            name="efficient_attention",
-        )  # fmt: skip
-    for name in ("flash_attention", "flash_attention_3", "cudnn_attention"):
-        yield Kernel.attention(16, 32, 8, 1, 8192, 128, causal=False, dtype="bfloat16", name=name)
-    yield Kernel.attention(1, 32, 8, 1, 32768, 128, causal=False, dtype="bfloat16")
+@pytest.mark.parametrize("kernels", TABLES)
+def test_the_physics_prices_kernels_as_the_golden_table_has_them(
+    kernels: Callable[[], Iterator[Kernel]],
+) -> None:
+    """A kernel a line, a GPU a column: nanoseconds."""
+    rows = list(kernels())
+    found = [estimates(Tiled(correction=None), rows, name) for name in GPUS]
+    lines = ["".join(f"{name:>12}" for name in GPUS)]
+    for kernel in rows:
+        cells = (f"{of[kernel].latency_us * 1000:.0f}" if kernel in of else "-" for of in found)
+        lines.append("".join(f"{cell:>12}" for cell in cells) + f"  {label(kernel)}")
+
+    require_golden(f"physics_{kernels.__name__}.txt", lines)
 
 
-def convolutions() -> Iterator[Kernel]:
-    for direction in ("forward", "data_gradient", "weight_gradient"):
-        common = ConvolutionSize(32, 64, 128, 1, (56, 56), (56, 56), (3, 3), (1, 1), direction)
-        yield Kernel.convolution(common, dtype="float32")
-        yield Kernel.convolution(common, dtype="float16", layout="channels_last")
-        grouped = common._replace(in_channels=256, out_channels=256, groups=4, stride=(2, 2),
-                                  output=(28, 28))  # fmt: skip
-        yield Kernel.convolution(grouped, dtype="float16")
-        depthwise = common._replace(in_channels=96, out_channels=96, groups=96, kernel=(7, 7))
-        yield Kernel.convolution(depthwise, dtype="float32")
+def test_the_physics_launches_kernels_as_the_golden_table_has_them() -> None:
+    """A kernel a line, a GPU a column: half width of the interval, bound, split, CTAs, threads,
+    waves and the share of the peak; MI300X in a burst, with its nanoseconds."""
+    rows = [kernel for table in TABLES for kernel in table()]
+    found = [
+        estimates(Tiled(correction=None, sustained=name != "MI300X"), rows, name)
+        for name in LAUNCHED
+    ]
+    lines = []
+    for index, kernel in enumerate(rows):
+        if index % 3 == 0 or kernel.kernel_class in (KernelClass.ATTENTION, KernelClass.GEMM):
+            cells = (launch(of[kernel]) if kernel in of else "-" for of in found)
+            lines.append("".join(f"{cell:<38}" for cell in cells) + label(kernel))
+
+    require_golden("physics_launches.txt", lines)
 
 
-def memory_bound() -> Iterator[Kernel]:
-    for size in (1024, MIB, 64 * MIB):
-        yield Kernel.elementwise("add", size, dtype="float32", num_inputs=2)
-    yield Kernel.elementwise("gelu", 16 * MIB, dtype="bfloat16")
-    for kernel_class, name, options in (
-        (KernelClass.REDUCTION, "sum", {}),
-        (KernelClass.REDUCTION, "sum", {"layout": "strided"}),
-        (KernelClass.REDUCTION, "cumsum", {}),
-        (KernelClass.SOFTMAX, "softmax", {"variant": "softmax"}),
-        (KernelClass.SOFTMAX, "softmax", {"variant": "softmax", "layout": "strided"}),
-        (KernelClass.SOFTMAX, "softmax_backward", {"variant": "softmax", "is_backward": True}),
-        (KernelClass.NORMALIZATION, "layer_norm", {"variant": "layer_norm"}),
-        (KernelClass.NORMALIZATION, "layer_norm_backward", {"variant": "layer_norm",
-                                                            "is_backward": True}),
-        (KernelClass.NORMALIZATION, "batch_norm_statistics", {"variant": "batch_norm"}),
-        (KernelClass.GATHER, "index_select", {}),
-        (KernelClass.GATHER, "index_add", {"scatters": True}),
-        (KernelClass.COPY, "copy", {}),
-        (KernelClass.COPY, "copy", {"layout": "strided"}),
-        (KernelClass.COPY, "memcpy_d2d", {}),
-        (KernelClass.COPY, "memset", {}),
-        (KernelClass.COPY, "memcpy_h2d", {}),
-        (KernelClass.COPY, "memcpy_d2h", {}),
-        (KernelClass.SORT, "sort", {}),
-        (KernelClass.SORT, "topk", {"selects": True}),
-        (KernelClass.OPTIMIZER, "multi_tensor_adamw", {}),
-        (KernelClass.UNKNOWN, "unknown", {}),
-        (KernelClass.CUSTOM, "custom", {}),
-    ):  # fmt: skip
-        for rows, width in ((64, 512), (8192, 4096)):
-            num_bytes = 4 * rows * width
-            yield Kernel.rows(
-                kernel_class, name, rows, width, dtype="float32",
-                bytes_read=num_bytes, bytes_written=num_bytes, **options,
-            )  # fmt: skip
-
-
-def collectives() -> Iterator[Kernel]:
-    for op in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"):
-        for num_bytes, ranks, nodes in ((4096, 8, 1), (256 * MIB, 8, 1), (256 * MIB, 32, 4)):
-            yield Kernel.collective(op, num_bytes, ranks, num_nodes=nodes)
-    yield Kernel.collective("all_reduce", 64 * MIB, 1)
-
-
-def label(kernel: Kernel) -> str:
-    words = [kernel.name, kernel.dtype, kernel.compute, kernel.layout, kernel.variant]
-    words += [word for word in ("scatters", "selects") if getattr(kernel, word)]
-    sizes = (str(part).strip("()").replace(", ", ",") for part in kernel.size)
-    return " ".join(word for word in (*words, "x".join(sizes)) if word)
-
-
-def table() -> str:
-    """A kernel a line, a GPU a column: nanoseconds, the interval's half width and the bound."""
-    kernels = [*products(), *attentions(), *convolutions(), *memory_bound(), *collectives()]
-    lines = [f"{'':<96}" + "".join(f"{name:>18}" for name in GPUS)]
-    for kernel in kernels:
-        lines.append(f"{label(kernel):<96}" + "".join(f"{cell(kernel, name):>18}" for name in GPUS))
-    return "".join(f"{line.rstrip()}\n" for line in lines)
-
-
-def cell(kernel: Kernel, name: str) -> str:
-    try:
-        (estimate,) = Tiled(correction=None).predict([kernel], find_gpu(name))
-    except UnsupportedKernelError:
-        return "-"
-    spread = estimate.high_us / estimate.latency_us - 1
-    return f"{estimate.latency_us * 1000:.0f} {spread:.2f} {estimate.bound[:2]}"
-
-
-def test_the_physics_prices_kernels_as_the_golden_table_has_them() -> None:
-    path = GOLDEN_FILES / "physics_prices.txt"
-
-    prices = table()
-
-    if os.environ.get("NEUSIGHT_UPDATE_GOLDEN"):
-        path.write_text(prices)
-    assert prices == path.read_text()
+def launch(found: Estimate) -> str:
+    spread = found.high_us / found.latency_us - 1
+    words = (
+        f"{spread:.2f}", found.bound[:2], f"{found.split_k}", f"{found.num_ctas}x"
+        f"{found.threads_per_cta}", f"{found.num_waves:.2f}", f"{found.utilization:.2f}",
+        f"{found.latency_us:.1f}" if found.predictor == "tiled_burst" else "",
+    )  # fmt: skip
+    return " ".join(words)
