@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,15 @@ from torch import nn
 
 import neusight
 from neusight.integrations.profiles.carrying.carried import carry, source_of
+from neusight.integrations.profiles.carrying.program import _moved
 from neusight.integrations.profiles.reading.profile import Profile
 from neusight.integrations.profiles.reading.reading import read_profile_events
 from neusight.integrations.report.side_by_side import lay_side_by_side
 from neusight.output.trace.file import trace_events
 from neusight.predictors.errors import TraceError, UnknownGPUError, UnsupportedKernelError
+from neusight.timeline.spans import HostSpan, Timeline
 from places import TRACES, needs_traces
+from timelines import kernel_span, step_span
 
 RESNET = TRACES / "v100__resnet50_train_worker0.1623143089861.pt.trace.json.gz"
 
@@ -290,3 +294,17 @@ def test_a_profile_that_torch_wrote_on_rocm_is_given_back_on_its_own_gpu() -> No
     carried = carry(path, "MI250", source="MI250")
     assert carried.verdict.gpu_busy_us == pytest.approx(149.0, rel=0.01)
     assert carried.memory_verdict == "unknown"
+
+
+def test_a_timeline_that_is_moved_keeps_all_its_distances() -> None:
+    step = replace(step_span(), start_ns=10, end_ns=20, done_ns=30)
+    host, kernel = HostSpan("op", "mm", 12, 5), kernel_span()._replace(start_ns=15)
+    before = Timeline((host,), (kernel,), (step,), 40, (11, 13))
+
+    assert _moved(before, 100) == Timeline(
+        (host._replace(start_ns=112),),
+        (kernel._replace(start_ns=115),),
+        (replace(step, start_ns=110, end_ns=120, done_ns=130),),
+        140,
+        (111, 113),
+    )

@@ -146,3 +146,19 @@ def test_sides_that_share_nothing_end_without_a_pair() -> None:
 
 def test_an_unknown_difference_has_no_reason() -> None:
     assert reason_of("aten::mine", "aten::yours", "") == ""
+
+
+def test_shares_are_of_the_measured_operators_and_of_those_that_both_may_have() -> None:
+    found, nothing = OperatorPairs(10, 20, 6, 4, num_excused=2), OperatorPairs(0, 5, 0, 0)
+
+    assert (found.name_share, found.shared_name_share, found.place_share) == (0.6, 0.75, 0.4)
+    assert (nothing.name_share, nothing.shared_name_share, nothing.place_share) == (0, 0, 0)
+    assert OperatorPairs(3, 3, 0, 0, num_excused=3).shared_name_share == 0
+
+
+def test_what_the_other_side_has_elsewhere_is_not_missing() -> None:
+    found = paired("a[b c] d", "a[e] d[b]")
+
+    assert [(row.measured, row.forecast, row.reason) for row in found.differences] == [
+        ("b c", "e", ""), ("", "b", ""),
+    ]  # fmt: skip
