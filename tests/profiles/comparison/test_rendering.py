@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from neusight.integrations.profiles.comparison.rendering import markdown_table, plain
 
-TABLE = [("kernel", "real", "forecast"), ("a|b", "1.0 ms", "10.0 ms"), ("gemm", "2.0 ms", "-")]
+TABLE: list[tuple[str, ...]] = [
+    ("kernel", "real", "forecast"),
+    ("a|b", "1.0 ms", "10.0 ms"),
+    ("gemm", "2.0 ms", "-"),
+]
 
 
 def test_figures_stand_below_each_other_at_the_right() -> None:
@@ -28,7 +32,7 @@ def test_markdown_has_a_rule_below_its_head_and_no_bar_within_a_cell() -> None:
 
 
 def test_one_column_is_a_list() -> None:
-    table = [("note",), ("first",), ("second",)]
+    table: list[tuple[str, ...]] = [("note",), ("first",), ("second",)]
 
     assert plain("Notes", table).splitlines() == ["Notes", "  first", "  second"]
     assert markdown_table("Notes", table).splitlines() == ["### Notes", "", "- first", "- second"]

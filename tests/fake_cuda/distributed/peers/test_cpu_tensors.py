@@ -36,6 +36,8 @@ def _all_collectives() -> dict[str, Any]:
     dist.all_gather(found["all_gather"], own)
     found["all_gather_into"] = torch.empty(4 * WORLD)
     dist.all_gather_into_tensor(found["all_gather_into"], own)
+    found["numbers"] = torch.empty(WORLD)
+    dist.all_gather_into_tensor(found["numbers"], torch.tensor(float(rank)))
     found["gather"] = [torch.empty(4) for _ in range(WORLD)] if rank == 0 else None
     dist.gather(own, found["gather"], 0)
     found["scatter"] = torch.empty(4)
@@ -69,6 +71,7 @@ def test_each_rank_gets_what_all_of_them_put_in() -> None:
             "reduce": total if rank == 0 else each[rank],
             "all_gather": each,
             "all_gather_into": torch.cat(each),
+            "numbers": torch.arange(float(WORLD)),
             "gather": each if rank == 0 else None,
             "scatter": BASE * rank,
             "reduce_scatter": (torch.arange(4.0) + 4 * rank) * WORLD + 3,
