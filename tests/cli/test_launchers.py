@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from neusight.fake_cuda.distributed.rank import Rank
@@ -44,7 +46,10 @@ def test_accelerates_own_arguments_say_the_ranks() -> None:
     pytest.importorskip("accelerate")
     program = of("accelerate", "launch", "--num_processes", "16", "--num_machines", "2", "a.py")
 
+    second = replace(program, arguments=("launch", "--machine_rank", "1", *program.arguments[1:]))
+
     assert launched(program) == Launched(of("a.py"), Rank(0, 16, 8))
+    assert launched(second) == Launched(of("a.py"), Rank(8, 16, 8))
 
 
 def test_deepspeeds_own_arguments_say_the_ranks() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from neusight.integrations.cli.sweep import Sweep, SweepPoint
@@ -53,3 +54,15 @@ def test_failed_values_are_named_and_not_drawn() -> None:
 
     assert "no data" in page
     assert "<svg" not in page
+
+
+def test_points_state_samples_a_second_milliseconds_and_gibibytes() -> None:
+    points = [replace(point(value), latency_us=2500.0 * int(value)) for value in SWEEP.values]
+
+    page = sweep_html(SWEEP, [replace(one, ttft_us=5e3, tpot_us=1e3) for one in points])
+
+    titles = re.findall("<title>H100: ([^<]*)</title>", page)
+    assert titles == [
+        "10,000 at 1", "10,000 at 2", "10,000 at 4", "2.5 at 1", "5 at 2", "10 at 4",
+        "1 at 1", "2 at 2", "4 at 4", "5 at 1", "5 at 2", "5 at 4", "1 at 1", "1 at 2", "1 at 4",
+    ]  # fmt: skip
