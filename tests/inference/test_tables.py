@@ -73,11 +73,19 @@ def twice(*, batch: int) -> None:
         generate(batch, prompt, 6)
 
 
-def drafted(drafts: int) -> None:
+def drafted(drafts: int, *, at_once: bool = False) -> None:
+    """`at_once`: the first drafts are verified with the prompt."""
     target, draft = Language().cuda(), Language(1).cuda()
     ids = torch.zeros(1, 64, dtype=torch.long, device="cuda")
-    token = target(ids)[:, -1].argmax(-1, keepdim=True)
-    draft(ids)
+    proposed = [ids]
+    for _ in range(drafts if at_once else 0):
+        proposed.append(draft(proposed[-1])[:, -1].argmax(-1, keepdim=True))
+    token = target(torch.cat(proposed, 1))[:, -1].argmax(-1, keepdim=True)
+    if at_once:
+        target.keep(64)
+        draft.keep(64)
+    else:
+        draft(ids)
     for length in range(64, 70):
         proposed = [token]
         for _ in range(drafts):
@@ -104,6 +112,7 @@ PROGRAMS: dict[str, Callable[[], None]] = {
     "encoded": lambda: generate(2, 50, 6, encodes=True),
     "two prompts": lambda: twice(batch=3),
     "3 drafts": lambda: drafted(3),
+    "4 drafts at once": lambda: drafted(4, at_once=True),
     "2 images of 5 steps": lambda: denoise(2, 5),
     "3 images of 2 steps": lambda: denoise(3, 2),
 }
