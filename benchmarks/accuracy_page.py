@@ -77,20 +77,32 @@ def inside(found: Sequence[Row]) -> str:
 def programs() -> str:
     """Small programs by GPU."""
     found = [row for row in rows("programs") if row["error"]]
+    blind = [row for row in rows("unmeasured_programs") if row["error"]]
 
     def name(row: Row) -> str:
         return row["gpu"] + (", chains in 16 bit" if row["level"] == "chains" else "")
 
     lines = []
+    unmeasured = {"all": blind, **grouped(blind, name)}
     for group, own in {"all": found, **grouped(found, name)}.items():
-        errors = [abs(float(row["error"])) for row in own]
-        odd = [abs(float(row["error"])) for row in own if row["half"] == "odd"]
-        near = fmean(error < NEAR for error in errors)
+        errors, others = absolute(own), absolute(unmeasured[group])
+        odd = absolute(row for row in own if row["half"] == "odd")
         lines.append(
-            (group, len(own), percent(median(errors)), percent(median(odd)),
-             f"{100 * near:.0f}", inside(own))
+            (group, len(own), percent(median(errors)), percent(median(odd)), near(errors),
+             inside(own), percent(median(others)), near(others))
         )  # fmt: skip
-    return table(("", "cases", "median", "median, odd", "within 20 %", "in 80 %"), lines)
+    head = ("median", "median, odd", "within 20 %", "in 80 %", "unmeasured", "within 20 %")
+    return table(("", "cases", *head), lines)
+
+
+def absolute(found: Iterable[Row]) -> list[float]:
+    """The errors, a share."""
+    return [abs(float(row["error"])) for row in found]
+
+
+def near(errors: Sequence[float]) -> str:
+    """The share of errors below 20 %, in percent."""
+    return f"{100 * fmean(error < NEAR for error in errors):.0f}"
 
 
 def compiled() -> str:

@@ -37,13 +37,22 @@ from neusight.predictors.training.datasheet import prior_constants
 from neusight.predictors.training.evaluate import (
     ABOVE_FLOOR,
     SIZE_NAMES,
+    Prices,
     Score,
     is_calibration,
     label_overhead,
     priced,
     scores_of,
 )
-from neusight.predictors.training.fit import RECIPES, Rows, collect, commit, train
+from neusight.predictors.training.fit import (
+    RECIPES,
+    Rows,
+    collect,
+    commit,
+    folds_of,
+    networks_of_folds,
+    train,
+)
 from neusight.predictors.training.reading import TABLES, read_dataset
 from neusight.predictors.training.tables.files import data_hash, disagreement
 
@@ -79,6 +88,7 @@ def measure(
     no network covers. A table that two folders have is the first one's; what a network prices in a
     table that it was not fitted to is left out.
 
+    Of families with few shapes every shape is held out in turn, by a network for each fold.
     Leaving GPUs out trains networks again, which takes most of the time; `leave_out=False` skips
     it. Labels with host overhead are scored as `evaluate` does: without the rows that estimate it,
     without it, and above twice the shortest label.
@@ -99,11 +109,17 @@ def measure(
     ]
     groups = [group for group in every if _is_covered(group, rows)]
     lines = []
+    folds = {
+        family: [
+            replace(network, spreads=shipped[family].spreads)
+            for network in networks_of_folds(parts, family)
+        ]
+        for family, parts in rows.items()
+        if RECIPES[family].num_folds
+    }
     for group in groups:
         progress(f"held-out shapes: {group.gpu_label} {group.dtype} {group.phase_or_op}")
-        mask = is_held_out(group.shape)
-        if mask.any():
-            lines.append(_line("held-out shapes", group, group.chosen(mask), Trained(shipped)))
+        lines += _held_out(group, shipped, folds)
     for split, name, inside in _left_out_gpus(groups) if leave_out else ():
         progress(f"leave one {split} out: {name}")
         correction = _without(rows, shipped, inside)
@@ -113,8 +129,33 @@ def measure(
     for group in every:
         if not _is_covered(group, rows) and family_of(group.launches[0][-1], group.gpu) is None:
             progress(f"physics alone: {group.gpu_label} {group.dtype} {group.phase_or_op}")
-            lines.append(_line("physics alone", group, _sampled(group), Trained({})))
+            sample = _sampled(group)
+            lines.append(_line("physics alone", group, sample, _prices(sample, Trained({}))))
     return lines
+
+
+def _held_out(
+    group: Group, shipped: Mapping[str, Network], folds: Mapping[str, Sequence[Network]]
+) -> Iterator[Line]:
+    """The score on the shapes that no network saw."""
+    families = {family_of(launch[-1], group.gpu) for launch in group.launches}
+    family = next((name for name in folds if name in families), None)
+    if family is None:
+        parts = [(is_held_out(group.shape), Trained(shipped))]
+    else:
+        within = folds_of(group.shape, len(folds[family]))
+        parts = [
+            (within == fold, Trained({**shipped, family: network}))
+            for fold, network in enumerate(folds[family])
+        ]
+    seen = np.zeros(len(group.shape), dtype=np.bool_)
+    columns = np.zeros((len(Prices._fields), len(seen)))
+    for mask, correction in parts:
+        if mask.any():
+            columns[:, mask] = _prices(group.chosen(mask), correction)
+            seen |= mask
+    if seen.any():
+        yield _line("held-out shapes", group, group.chosen(seen), Prices(*columns[:, seen]))
 
 
 def _left_out_gpus(groups: Sequence[Group]) -> Iterator[tuple[str, str, Callable[[GPU], bool]]]:
@@ -174,8 +215,8 @@ def _left_out(
     sample = _sampled(group)
     prior = replace(sample, gpu=prior_constants(sample.gpu, without=left_out))
     return [
-        _line(f"{what} left out, own constants", group, sample, correction),
-        _line(f"{what} left out, prior constants", group, prior, correction),
+        _line(f"{what} left out, own constants", group, sample, _prices(sample, correction)),
+        _line(f"{what} left out, prior constants", group, prior, _prices(prior, correction)),
     ]
 
 
@@ -186,14 +227,16 @@ def _sampled(group: Group) -> Group:
     return group.chosen(mask)
 
 
-def _line(split: str, group: Group, rows: Group, correction: Trained) -> Line:
-    sustained = rows.sustained
+def _prices(rows: Group, correction: Trained) -> Prices:
+    return priced(rows, Tiled(sustained=rows.sustained, correction=correction))
+
+
+def _line(split: str, group: Group, rows: Group, prices: Prices) -> Line:
     bound = priced(rows, Roofline()).latency_us
     # The constant is the median over every row of the GPU and operation: the best one can do.
     everything = priced(group, Roofline()).latency_us
     constant = float(np.median(group.latency_us / everything))
-    physics = priced(rows, Tiled(sustained=sustained, correction=None)).latency_us
-    prices = priced(rows, Tiled(sustained=sustained, correction=correction))
+    physics = priced(rows, Tiled(sustained=rows.sustained, correction=None)).latency_us
     found = {score.size_class: score for score in scores_of(rows, prices, name="tiled")}
     return Line(
         split,

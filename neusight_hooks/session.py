@@ -75,7 +75,7 @@ class SessionOptions:
     functions around operators, with stacks; without `with_operators` neither is recorded. With
     `has_view` the process has a copy-on-write view of the file system, so that it writes where it
     says. `link` leads from `rank` to those that run beside it; what waits for other processes in
-    vain ends after `wait_s` seconds.
+    vain ends after `wait_s` seconds. Kernels are those of `torch_version` (None: the installed).
     """
 
     forecast: ForecastOptions
@@ -96,6 +96,7 @@ class SessionOptions:
     stated: Mapping[str, str] = field(default_factory=dict)
     compiles_models: bool = False
     with_operators: bool = True
+    torch_version: str | None = None
 
     def __post_init__(self) -> None:
         if self.on_out_of_memory not in ("report", "raise"):
@@ -249,6 +250,7 @@ class Session:
             why_unmapped=why_unmapped if options.strict else None,
             stacks=stacks if options.with_stack else None,
             with_functions=options.with_functions,
+            torch_version=options.torch_version,
         )
         self._undo.callback(setattr, Session, "_current", None)
         Session._current = self
@@ -394,7 +396,6 @@ class Session:
         return found + _warnings_of(recorder)
 
     def _recording_of(self, recorder: Recorder) -> Recording:
-        import torch
 
         from neusight.recording.steps.operators import with_operators
 
@@ -402,7 +403,7 @@ class Session:
         return Recording(
             steps=with_operators(recorder.cutter.steps),
             gpu=self.forecast.gpu.name,
-            torch_version=str(torch.__version__),
+            torch_version=recorder.torch_version,
             queries=tuple(sorted(self._queries.items())),
             warnings=tuple(self._warnings_of(recorder)),
             script=self.options.script,

@@ -124,7 +124,7 @@ def _recorded_here(
         if link is None:  # else the process that knows all ranks shows it
             sys.stderr.write(outcome.traceback)
     outcome = _with_failure_of_others(outcome, session)
-    recording = _as_torch(rates.added_to(session.forecast.recording), options.torch)
+    recording = _with_version_stated(rates.added_to(session.forecast.recording), options.torch)
     files = own_files(Path.cwd(), set(sys.modules) - modules_before)
     if not program.is_module:
         files.add(Path(program.target).resolve())
@@ -133,17 +133,18 @@ def _recorded_here(
     )
 
 
-def _as_torch(recording: Recording, version: str | None) -> Recording:
-    """With the kernels that the stated version of torch has for the ops. Which ops a library runs,
-    and what Inductor compiles, is of the installed one, and that is said."""
+def _with_version_stated(recording: Recording, version: str | None) -> Recording:
+    """Which ops a library runs, and what Inductor compiles, is of the installed torch, and that is
+    said."""
     if version is None:
         return recording
+    import torch
+
     note = (
         f"kernels are those of torch {version}; the ops, and what is compiled, are those of the "
-        f"installed {recording.torch_version}"
+        f"installed {torch.__version__}"
     )
-    changed = recording.as_torch(version)
-    return replace(changed, warnings=(*changed.warnings, note))
+    return replace(recording, warnings=(*recording.warnings, note))
 
 
 def _with_failure_of_others(outcome: Outcome, session: Session) -> Outcome:
@@ -265,6 +266,7 @@ def _session_options(
         stated=options.stated,
         compiles_models=options.compiles_models,
         with_operators=options.with_operators,
+        torch_version=options.torch,
         rank=options.rank,
         link=link,
         wait_s=options.wait_s,

@@ -91,7 +91,8 @@ class Recorder:
     One recorder serves one forecast. It is the listener of its tensors (`ForecastMode`): each op
     comes to `dispatch`, and goes to the tape, from which steps are cut. All threads record into it,
     in turn. With `why_unmapped`, which gives the reason why an op has no kernels, it raises at the
-    first of them.
+    first of them. Ops have the kernels of `torch_version` (None: of
+    the installed torch).
     """
 
     def __init__(
@@ -102,7 +103,9 @@ class Recorder:
         why_unmapped: Callable[[OpSignature], str] | None = None,
         stacks: CallStacks | None = None,
         with_functions: bool = False,
+        torch_version: str | None = None,
     ) -> None:
+        self.torch_version = torch_version or str(torch.__version__)
         self.warnings: list[str] = []
         self._streams = _CurrentStream()
         #: Ops that are run by a function of their own: who has one adds it.
@@ -155,7 +158,7 @@ class Recorder:
         #: Set while a Ctrl-C could not be raised where it came; the next op calls it.
         self.interrupted: Callable[[], None] | None = None
         self._why_unmapped = why_unmapped
-        self._math = MathSettings()
+        self._math = MathSettings(self.torch_version)
         self._cache = OpCache(may_be_known)
         self._composites: dict[Any, Callable[..., Any] | None] = {}
         self._mapped: dict[int, OpSignature] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -411,21 +411,33 @@ def _cross_validated(
     """The rows with, as their physics, what a network says that saw none of their shape."""
     num_folds = RECIPES[family].num_folds
     predicted = [part.physics_us.copy() for part in rows]
-    for fold in range(num_folds):
-        network = train(
-            rows,
-            family,
-            seed=seed,
-            left_out=lambda shape, fold=fold: _folds_of(shape, num_folds) == fold,  # type: ignore[misc]
-            progress=_within(progress, fold / num_folds, 1.0 / num_folds),
-        )
+    for fold, network in enumerate(networks_of_folds(rows, family, seed=seed, progress=progress)):
         for part, times in zip(rows, predicted, strict=True):
-            mask = _folds_of(part.shape, num_folds) == fold
+            mask = folds_of(part.shape, num_folds) == fold
             times[mask] *= exp_of(network.run(part.features[mask]))
     return [replace(part, physics_us=times) for part, times in zip(rows, predicted, strict=True)]
 
 
-def _folds_of(shape: NDArray[np.uint64], num_folds: int) -> NDArray[np.int64]:
+def networks_of_folds(
+    rows: Sequence[Rows],
+    family: str,
+    *,
+    seed: int = 0,
+    progress: Callable[[float], None] = lambda share: None,
+) -> Iterator[Network]:
+    """A network for each fold of the shapes, which saw none of it."""
+    num_folds = RECIPES[family].num_folds
+    for fold in range(num_folds):
+        yield train(
+            rows,
+            family,
+            seed=seed,
+            left_out=lambda shape, fold=fold: folds_of(shape, num_folds) == fold,  # type: ignore[misc]
+            progress=_within(progress, fold / num_folds, 1.0 / num_folds),
+        )
+
+
+def folds_of(shape: NDArray[np.uint64], num_folds: int) -> NDArray[np.int64]:
     """Which fold each shape is in, the same on every GPU and machine."""
     within = np.zeros(len(shape), dtype=np.int64)
     for fold in range(1, num_folds):

@@ -52,6 +52,28 @@ def test_the_program_reads_which_gpus_its_user_set(
     assert recorded(program(tmp_path, text), H100, OPTIONS).outcome == Outcome()
 
 
+def test_the_programs_clock_runs_as_the_version_of_torch_that_is_stated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = """import torch
+words = torch.zeros(2048, dtype=torch.long, device="cuda")
+table = torch.nn.Embedding(64, 4096, device="cuda").half()
+start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+start.record()
+for _ in range(20):
+    table(words)
+end.record()
+torch.cuda.synchronize()
+print(start.elapsed_time(end))
+"""
+    times = []
+    for version in ("2.6", "2.8"):
+        recorded(program(tmp_path, text), H100, ProgramOptions(quiet=True, torch=version))
+        times.append(float(capsys.readouterr().out))
+
+    assert times[0] > 2 * times[1]
+
+
 def test_an_error_of_a_program_that_was_ended_is_none_of_its_own(tmp_path: Path) -> None:
     text = """import torch
 model = torch.nn.Linear(8, 8).cuda()

@@ -135,7 +135,7 @@ def test_a_table_of_few_short_convolutions_is_taken_as_it_is(tmp_path: Path) -> 
 def test_each_shape_is_in_one_fold() -> None:
     shapes = np.arange(5000, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
 
-    folds = fit._folds_of(shapes, 5)
+    folds = fit.folds_of(shapes, 5)
 
     assert np.bincount(folds).tolist() == pytest.approx([1000] * 5, rel=0.15)
 

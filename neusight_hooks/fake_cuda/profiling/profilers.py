@@ -129,7 +129,7 @@ class ProgramProfilers:
         return Recording(
             steps,
             gpu=self._gpu.name,
-            torch_version=str(torch.__version__),
+            torch_version=self.recorder.torch_version,
             world_size=1 if rank is None else rank.world_size,
             rank=0 if rank is None else rank.index,
             gpus_per_node=1 if rank is None else rank.gpus_per_node,

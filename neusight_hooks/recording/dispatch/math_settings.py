@@ -31,10 +31,9 @@ class MathSettings:
     """Gives one object for equal switches. (By torch's private questions: the public ones cost as
     much as an op; `signature.math_mode` asks those.)"""
 
-    #: For ops to which they do not matter.
-    default = MathMode(torch=release_of(torch.__version__))
-
-    def __init__(self) -> None:
+    def __init__(self, torch_version: str = torch.__version__) -> None:
+        #: For ops to which they do not matter.
+        self.default = MathMode(torch=release_of(torch_version))
         self._modes: dict[tuple[bool, ...], MathMode] = {}
 
     def now(self) -> MathMode:

@@ -303,7 +303,7 @@ def test_torch_is_built_for_cuda_but_its_own_code_does_not_see_it() -> None:
 def test_the_properties_are_those_of_the_gpu_and_of_its_architecture() -> None:
     with neusight.forecast_on("H100"):
         torch.ones(1, device="cuda")
-        found = torch.cuda.get_device_properties(0)
+        found: Any = torch.cuda.get_device_properties(0)  # torch's stubs lack some of them
         numbers = (
             found.warp_size, found.max_threads_per_multi_processor, found.max_threads_per_block,
             found.regs_per_multiprocessor, found.shared_memory_per_block,

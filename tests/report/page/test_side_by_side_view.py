@@ -127,8 +127,9 @@ def test_a_bar_shows_busy_and_idle_time_and_the_range_below(forecast: Forecast) 
         assert sum(busy[:-1]) == pytest.approx(one.gpu_busy_us * scale, abs=0.2)
         assert sum(busy) == pytest.approx(latency.median * scale, abs=0.2)
         spread = (latency.high - latency.low) * scale
-        assert rects[-1] == ("range", pytest.approx(latency.low * scale, abs=0.1), "16",
-                             pytest.approx(spread, abs=0.1))  # fmt: skip
+        kind, x, y, width = rects[-1]
+        assert (kind, y) == ("range", "16")
+        assert (x, width) == pytest.approx((latency.low * scale, spread), abs=0.1)
 
 
 def test_six_have_columns_and_timelines_of_two_rows_of_modules(forecast: Forecast) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -13,6 +13,12 @@ import neusight
 
 #: torch warns once of checks that are off, and that compressed layouts are in beta.
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse")
+
+
+def nothing(device: str) -> torch.Tensor:
+    """Without elements, by a call that torch's stubs lack."""
+    make: Any = torch.sparse_coo_tensor
+    return cast(torch.Tensor, make(size=(2, 3), device=device))
 
 
 def softmax_gradient(device: str) -> Any:
@@ -46,9 +52,7 @@ CASES: dict[str, Callable[[str], Any]] = {
         torch.sparse.sum(hybrid(d), -1, dtype=torch.float64),
     ],
     "with nothing": lambda d: [
-        coo(d) + torch.sparse_coo_tensor(size=(2, 3), device=d),
-        torch.sparse_coo_tensor(size=(2, 3), device=d) + coo(d),
-        torch.sub(torch.sparse_coo_tensor(size=(2, 3), device=d), coo(d), alpha=2),
+        coo(d) + nothing(d), nothing(d) + coo(d), torch.sub(nothing(d), coo(d), alpha=2),
     ],
     "norm": lambda d: [coo(d).norm(), torch.norm(coo(d), 2)],
     "zeros": lambda d: [torch.zeros_like(coo(d)), coo(d).zero_()],
