@@ -176,10 +176,10 @@ def test_other_steps_have_their_share_of_the_time_without_the_first_of_each_kind
     steps = [
         step_span(microseconds=10.0),
         step_span(microseconds=10.0, represents=4),
-        step_span("inference", microseconds=5.0),
-        step_span("inference", microseconds=5.0, represents=2),
+        step_span("eval", microseconds=5.0),
+        step_span("eval", microseconds=5.0, represents=2),
     ]
 
     [found], share = other_steps_of(timeline(steps))
 
-    assert (found.kind, found.num_steps, found.total_ns, share) == ("inference", 2, 10_000, 0.2)
+    assert (found.kind, found.num_steps, found.total_ns, share) == ("eval", 2, 10_000, 0.2)
