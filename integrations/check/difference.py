@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import NamedTuple
 
 from neusight.integrations.check.baseline import Case, OpRow
@@ -91,8 +92,7 @@ def with_todays_names(before: Case, now: Case) -> tuple[Case, int]:
 
 
 def _prefixes(module: str) -> list[str]:
-    parts = module.split(".")
-    return [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
+    return list(accumulate(module.split("."), "{}.{}".format))
 
 
 def _without_common_end(old: str, new: str) -> tuple[str, str]:

@@ -9,6 +9,7 @@ import os
 import re
 import sys
 import warnings
+from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -513,14 +514,13 @@ def _places_by_module(found: Forecast) -> dict[str, str]:
     from neusight.timeline.steady import steady_step_of
 
     step = steady_step_of(found.timeline)
-    times: dict[str, dict[str, int]] = {}
+    times: dict[str, Counter[str]] = defaultdict(Counter)
     for span in (
         () if step is None else found.timeline.kernels[step.first_kernel : step.last_kernel]
     ):
         if span.call.stack:
-            by_line = times.setdefault(span.call.module or f"({span.call.phase})", {})
-            place = span.call.stack[0]
-            by_line[place] = by_line.get(place, 0) + span.duration_ns
+            module = span.call.module or f"({span.call.phase})"
+            times[module][span.call.stack[0]] += span.duration_ns
     return {
         name: f", {max(by_line, key=lambda place: by_line[place])}"
         for name, by_line in times.items()

@@ -270,13 +270,13 @@ def _continues(chain: Sequence[_Link], link: _Link) -> bool:
 
 def _joined(what_if: WhatIf, chain: Sequence[_Link], short_lived: set[int]) -> OpCall:
     """One call that launches what the chain would."""
-    first = chain[0].call
-    if len(chain) == 1:
-        return first
+    first, *others = chain
+    if not others:
+        return first.call
     beside = [
         kernel for link in chain for index, kernel in enumerate(link.kernels) if index != link.main
     ]
-    return what_if.launching(first, [*beside, _fused(chain, short_lived)])
+    return what_if.launching(first.call, [*beside, _fused(chain, short_lived)])
 
 
 def _short_lived(what_if: WhatIf, entries: Entries) -> set[int]:
@@ -286,23 +286,22 @@ def _short_lived(what_if: WhatIf, entries: Entries) -> set[int]:
     maker: dict[int, int] = {}  # ordinal of a storage of this step -> position of its call
     before: list[Alloc] = []
     recent: list[int] = []
-    last = -1
+    last: tuple[int, OpCall] | None = None
     for position, entry in enumerate(entries):
         if isinstance(entry, Alloc):
-            call = entries[last] if last >= 0 else None
-            if isinstance(call, OpCall) and call.signature.op == entry.op:
-                maker[entry.ordinal] = last
+            if last is not None and last[1].signature.op == entry.op:
+                maker[entry.ordinal] = last[0]
             else:
                 before.append(entry)
         elif isinstance(entry, OpCall):
             maker |= {item.ordinal: position for item in before if item.op == entry.signature.op}
             before.clear()
-            last = position
+            last = position, entry
             if what_if.kernels_of(entry):
                 recent = [*recent[-1:], position]
         elif isinstance(entry, Free) and entry.storage.age == 0:
-            made_at = maker.get(entry.storage.ordinal, -1)
-            if made_at in recent:
+            made_at = maker.get(entry.storage.ordinal)
+            if made_at is not None and made_at in recent:
                 found.add(made_at)
     return found
 

@@ -7,9 +7,14 @@ from dataclasses import replace
 import pytest
 
 import neusight
-from neusight.advice.optimizers import with_8bit_states, with_foreach_off, with_fused_optimizer
+from neusight.advice.optimizers import (
+    with_8bit_states,
+    with_foreach_off,
+    with_fused_optimizer,
+    with_optimizer_steps,
+)
 from neusight.memory.placement import memory_on
-from neusight.recording.recording import Alloc, Recording, Step
+from neusight.recording.recording import Alloc, Entry, HostWork, Mark, Recording, Step
 from small_net import peak, train
 
 
@@ -55,3 +60,13 @@ def test_a_state_in_8_bits_has_a_scale_for_each_256_elements(numel: int, num_byt
     [step] = with_8bit_states(recording).steps
 
     assert step.entries == (replace(state, num_bytes=num_bytes), kept)
+
+
+def test_what_lies_between_the_marks_of_a_step_is_the_optimizers() -> None:
+    name, work = "Optimizer.step#SGD.step", HostWork("cpu ops", 1.0)
+    begin, end = Mark("annotation_begin", name), Mark("annotation_end", name)
+    entries: tuple[Entry, ...] = (work, begin, work, begin, work, end, work, end, work)
+
+    assert [is_own for _, is_own in with_optimizer_steps(entries)] == [
+        False, True, True, True, True, True, True, False, False,
+    ]  # fmt: skip

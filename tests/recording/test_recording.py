@@ -129,3 +129,16 @@ def test_a_storage_of_the_setup_is_not_taken_for_one_of_a_folded_step() -> None:
 def test_a_mark_states_whose_step_it_is() -> None:
     assert stepped_optimizer("Optimizer.step#AdamW.step") == "AdamW"
     assert stepped_optimizer("Optimizer.zero_grad#AdamW.zero_grad") == ""
+
+
+def test_steps_that_are_asked_for_are_run_where_they_are_folded_away() -> None:
+    recording = recording_of(Step("train", (), 10), Step("eval", (), 4), Step("train", (), 2))
+
+    runs = [(run.index, run.represents) for run in replays(recording, also={1, 2, 5, 8, 9, 12, 15})]
+
+    assert runs == [
+        (0, 1), (1, 1), (2, 1), (5, 1), (8, 1), (9, 5),
+        (10, 1), (11, 1), (12, 1), (13, 1),
+        (14, 1), (15, 1),
+    ]  # fmt: skip
+    assert [run.index for run in replays(recording)] == [0, 1, 9, 10, 11, 13, 14, 15]

@@ -66,7 +66,7 @@ class Lane(NamedTuple):
     @property
     def num_rows(self) -> int:
         """How many rows it takes."""
-        return 1 + max((span.row for span in self.spans), default=-1)
+        return max((span.row + 1 for span in self.spans), default=0)
 
 
 class Lanes(NamedTuple):

@@ -271,18 +271,13 @@ def loads_by_loop(source: str) -> Counter[str]:
     """
     counts: Counter[str] = Counter()
     seen: set[str] = set()
-    indent = -1
-    for line in source.splitlines():
-        spaces = len(line) - len(line.lstrip())
-        loop = _LOOP.match(line)
-        if loop:
-            counts.update(seen)
-            seen, indent = set(), len(loop[1])
-        elif line.strip() and spaces <= indent:
-            counts.update(seen)
-            seen, indent = set(), -1
-        elif indent >= 0:
+    lines = source.splitlines()
+    for line, is_inside in zip(lines, _are_inside_loops(lines), strict=True):
+        if is_inside:
             seen.update(_LOAD.findall(line))
+        elif line.strip():  # another loop, or what is behind one
+            counts.update(seen)
+            seen.clear()
     counts.update(seen)
     return counts
 
@@ -367,14 +362,14 @@ def _are_of_columns(lines: Iterable[str]) -> Iterator[bool]:
 def _are_inside_loops(lines: Sequence[str]) -> list[bool]:
     """Of each line, whether it is one of a loop over the elements of a row."""
     found: list[bool] = []
-    indent = -1
+    indent: int | None = None
     for line in lines:
         loop = _LOOP.match(line)
         if loop:
             indent = len(loop[1])
-        elif line.strip() and len(line) - len(line.lstrip()) <= indent:
-            indent = -1
-        found.append(indent >= 0 and not loop)
+        elif indent is not None and line.strip() and len(line) - len(line.lstrip()) <= indent:
+            indent = None
+        found.append(indent is not None and not loop)
     return found
 
 

@@ -62,7 +62,8 @@ def test_candidates_are_compared_by_what_they_take_in_or_by_steps(
     ranking = Ranking((SMALL, LARGE), (second, first))
 
     assert ranking.ranked == ([second, first] if is_large_first else [first, second])
-    assert ranking.to_json()["unit"] == unit
+    document = ranking.to_json()
+    assert (document["schema_version"], document["unit"]) == (1, unit)
 
 
 def test_without_prices_the_cost_is_gpu_hours() -> None:

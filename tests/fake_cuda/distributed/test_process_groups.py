@@ -91,6 +91,15 @@ def test_a_script_alone_is_refused_with_what_to_say(monkeypatch: pytest.MonkeyPa
         dist.init_process_group("nccl")
 
 
+def test_a_script_alone_may_say_that_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    with neusight.forecast_on("H100"):
+        torch.ones(1, device="cuda")
+        dist.init_process_group("nccl", init_method="tcp://here:1", rank=0, world_size=1)
+        assert (dist.get_rank(), dist.get_world_size()) == (0, 1)
+        dist.destroy_process_group()
+
+
 @pytest.mark.parametrize("stated", [None, 8])
 def test_another_world_than_the_scripts_is_refused(stated: int | None) -> None:
     with (

@@ -69,9 +69,9 @@ def test_a_loop_of_processes_runs_the_one_that_is_recorded(rank: int, is_named: 
             process.start()
         for process in processes:
             process.join()
-        exits = {process.exitcode for process in processes}
+        ended = {(process.exitcode, process.pid, process.is_alive()) for process in processes}
 
-    assert (found, exits) == ([rank], {0})
+    assert (found, ended) == ([rank], {(0, 0, False)})
     assert mp.Process is before
 
 

@@ -152,6 +152,7 @@ def test_rows_of_groups_are_aligned_by_their_own_dtype() -> None:
             torch._grouped_mm(left.half(), right.half(), offs=ends)
 
     assert (out.shape, summed.shape) == ((64, 12), (2, 180, 12))
+    assert (out.stride(), summed.stride()) == ((12, 1), (180 * 12, 12, 1))
 
 
 def test_groups_that_do_not_fit_are_refused() -> None:

@@ -34,6 +34,12 @@ def steps_of(tokens: str, *, starts_differently: bool = False) -> list[str]:
         ("abc", ["abc"]),
         ("DGDGD", ["DG", "DG", "D"]),
         ("cgcccccgccccc", ["cgcccc", "cgcccc", "c"]),
+        ("abbaba", ["a", "b", "ba", "ba"]),
+        ("abaaabab", ["abaaab", "ab"]),
+        ("ababaab", ["ab", "ab", "a", "ab"]),
+        ("abcbcb", ["a", "bc", "bc", "b"]),
+        ("abac", ["abac"]),
+        ("abcb", ["abcb"]),
     ],
 )
 def test_a_step_is_the_shortest_period(tokens: str, steps: list[str]) -> None:
@@ -50,6 +56,7 @@ def test_nothing_is_decided_while_a_longer_period_may_come() -> None:
 
 def test_the_first_turn_may_be_like_no_other() -> None:
     assert steps_of("xbababab", starts_differently=True) == ["xb", "ab", "ab", "ab"]
+    assert steps_of("abcbc", starts_differently=True) == ["ab", "cb", "c"]
     turns = PeriodDetector(starts_differently=True)
     assert [turns.take(c, end) for end, c in enumerate("xaaa", 1)] == [[], [], [1, 2, 3], [4]]
 

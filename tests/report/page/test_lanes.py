@@ -18,6 +18,11 @@ def lane(num_spans: int, *, length_ns: int = 1000, gap_ns: int = 100) -> Lane:
     )
 
 
+def test_a_lane_has_a_row_for_each_depth_and_none_where_it_is_empty() -> None:
+    assert Lane("host", [Drawn(0, 1, 2, "op", "op")]).num_rows == 3
+    assert Lane("host", []).num_rows == 0
+
+
 def test_few_spans_stay_as_they_are() -> None:
     found = lane(50)
 

@@ -24,9 +24,6 @@ _MOST_BYTES = 256 * 2**20
 #: What of that is left where it was too much, so that not every write removes something.
 _SHARE_LEFT = 0.75
 
-#: Hex digits of a content's digest in a file's name, against two contents of one key.
-_DIGITS = 16
-
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -77,7 +74,7 @@ class Entries:
         packed = zlib.compress(content, _LEVEL)
         with suppress(OSError):
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            path = self.folder / f"{key}-{digest[:_DIGITS]}"
+            path = self.folder / f"{key}-{digest}"
             write_atomically(path, json.dumps(head).encode() + b"\n" + packed)
             self._remove_oldest()
 

@@ -44,7 +44,7 @@ class _Runtime:
 
     cudaProfilerStart = cudaProfilerStop = cudaHostRegister = cudaHostUnregister = _succeed
 
-    def cudaMemGetInfo(self, device: int = 0) -> tuple[int, int]:
+    def cudaMemGetInfo(self, device: int) -> tuple[int, int]:
         """Bytes that are free, and all."""
         return torch.cuda.mem_get_info(device)
 

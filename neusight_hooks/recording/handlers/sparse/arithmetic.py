@@ -324,10 +324,8 @@ def _sum(func: Any, self: SparseTensor, *, dtype: Any = None) -> Any:
 
 @on_sparse(*_overloads("norm", "native_norm", "linalg_vector_norm"))
 def _norm(func: Any, self: SparseTensor, *args: Any, **kwargs: Any) -> Any:
-    power = args[0] if args and not isinstance(args[0], (list, tuple)) else 2
-    if power is None or not isinstance(power, (int, float)):
-        power = 2
-    return torch.linalg.vector_norm(coalesced(self).parts.values, power)
+    power = [arg for arg in args[:1] if isinstance(arg, (int, float))]
+    return torch.linalg.vector_norm(coalesced(self).parts.values, *power)
 
 
 @on_sparse(aten._sparse_sum.dim, aten.sum.dim_IntList)

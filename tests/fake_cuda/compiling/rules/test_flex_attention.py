@@ -98,3 +98,12 @@ def test_a_large_mask_is_sampled_in_each_block() -> None:
 
     assert blocks == 128**2
     assert visible == sum(min(row + 1, 33) for row in range(128))
+
+
+def test_of_a_large_mask_as_few_places_are_left_out_as_time_allows() -> None:
+    """Of 2^26 scores every fourth: a place in the middle of each block is among them."""
+
+    def middle(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return (q % 128 == 64) & (k % 128 == 64) & (q >= k)
+
+    assert visible_blocks(middle, (1, 1, 2**13, 2**13), (128, 128)) == (64 * 65 // 2, 64 * 64)

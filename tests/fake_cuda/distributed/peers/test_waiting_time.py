@@ -77,8 +77,8 @@ def test_waiting_time_starts_again_with_work() -> None:
     tape: Any = CountedTape()
     waiting_limit = WaitingTime(tape, 3, 10.0)
     for _ in range(5):
-        waiting_limit.slept(4.0)
-        waiting_limit.slept(4.0)
+        waiting_limit.slept(5.0)
+        waiting_limit.slept(5.0)
         tape.gpu_ops += 1
     waiting_limit.slept(6.0)
     with pytest.raises(UnansweredRankError, match="rank 3"):

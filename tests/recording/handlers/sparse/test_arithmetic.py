@@ -134,3 +134,14 @@ def test_a_compressed_tensor_is_filled_where_it_has_values() -> None:
         assert (twos.layout, twos.dtype) == (torch.sparse_csr, torch.bfloat16)
         with pytest.raises(RuntimeError, match=r"layout torch\.sparse_coo"):
             torch.ones_like(torch.eye(4).to_sparse().cuda())
+
+
+def test_what_is_added_to_nothing_is_copied_and_multiplied_only_by_what_changes_it() -> None:
+    def kernels(alpha: int) -> list[str]:
+        with neusight.forecast_on("H100") as forecast:
+            nothing = torch.sparse_coo_tensor(size=(2, 3), device="cuda")
+            given = coo("cuda").coalesce()
+            torch.add(nothing, given, alpha=alpha)
+        return sorted(kernel.name for kernel, _ in forecast.kernels)
+
+    assert kernels(2) == sorted([*kernels(1), "mul"])
