@@ -127,6 +127,7 @@ PHASES: dict[str, Phases | None] = {
     "encoded": Phases(replace(STATED, encoded=70, encode_us=300.0), 1000.0, 2**30),
     "drafted": Phases(replace(STATED, drafted=4), None, 2**30),
     "cached": Phases(replace(STATED, cached=60, samples=1), 3000.0, -5),
+    "no time": Phases(replace(STATED, decodes=(DecodeCall(101, 0.0),)), 2048.0, 2**30),
     "none": None,
 }
 
