@@ -212,12 +212,30 @@ MEMORY_BOUND: tuple[tuple[KernelClass, str, dict[str, Any]], ...] = (
 def memory_bound() -> Iterator[Kernel]:
     """Each in a few rows, in more than the SMs hold, and in many short ones."""
     sizes = ((12, 30_000, "float32"), (3000, 4096, "bfloat16"), (200_000, 100, "float32"))
-    for (kernel_class, name, traits), (rows, width, dtype) in product(MEMORY_BOUND, sizes):
-        num_bytes = rows * width * (4 if dtype == "float32" else 2)
-        yield Kernel.rows(
-            kernel_class, name, rows, width, dtype=dtype, bytes_read=2 * num_bytes,
-            bytes_written=num_bytes, **traits,
-        )  # fmt: skip
+    for row, size in product(MEMORY_BOUND, sizes):
+        yield _rows(*row, *size)
+
+
+def rows() -> Iterator[Kernel]:
+    """Those that depend on how many rows there are, of what width, in more sizes."""
+    sizes = (
+        (7, 2_000_000, "float32"), (80_000, 21, "bfloat16"), (1001, 1030, "bfloat16"),
+        (64, 200, "float32"),
+    )  # fmt: skip
+    classes = ("reduction", "softmax", "normalization", "sort")
+    for row, size in product(MEMORY_BOUND, sizes):
+        if row[0].value in classes:
+            yield _rows(*row, *size)
+
+
+def _rows(
+    kernel_class: KernelClass, name: str, traits: dict[str, Any], count: int, width: int, dtype: str
+) -> Kernel:
+    num_bytes = count * width * (4 if dtype == "float32" else 2)
+    return Kernel.rows(
+        kernel_class, name, count, width, dtype=dtype, bytes_read=2 * num_bytes,
+        bytes_written=num_bytes, **traits,
+    )  # fmt: skip
 
 
 def label(kernel: Kernel) -> str:
@@ -270,4 +288,4 @@ def estimates(predictor: Predictor, kernels: Sequence[Kernel], gpu: str) -> dict
     return found
 
 
-TABLES = (products, attentions, convolutions, memory_bound)
+TABLES = (products, attentions, convolutions, memory_bound, rows)

@@ -73,11 +73,19 @@ def twice(*, batch: int) -> None:
         generate(batch, prompt, 6)
 
 
-def drafted(drafts: int) -> None:
+def drafted(drafts: int, *, at_once: bool = False) -> None:
+    """`at_once`: the first drafts are verified with the prompt."""
     target, draft = Language().cuda(), Language(1).cuda()
     ids = torch.zeros(1, 64, dtype=torch.long, device="cuda")
-    token = target(ids)[:, -1].argmax(-1, keepdim=True)
-    draft(ids)
+    proposed = [ids]
+    for _ in range(drafts if at_once else 0):
+        proposed.append(draft(proposed[-1])[:, -1].argmax(-1, keepdim=True))
+    token = target(torch.cat(proposed, 1))[:, -1].argmax(-1, keepdim=True)
+    if at_once:
+        target.keep(64)
+        draft.keep(64)
+    else:
+        draft(ids)
     for length in range(64, 70):
         proposed = [token]
         for _ in range(drafts):
@@ -104,6 +112,7 @@ PROGRAMS: dict[str, Callable[[], None]] = {
     "encoded": lambda: generate(2, 50, 6, encodes=True),
     "two prompts": lambda: twice(batch=3),
     "3 drafts": lambda: drafted(3),
+    "4 drafts at once": lambda: drafted(4, at_once=True),
     "2 images of 5 steps": lambda: denoise(2, 5),
     "3 images of 2 steps": lambda: denoise(3, 2),
 }
@@ -118,6 +127,7 @@ PHASES: dict[str, Phases | None] = {
     "encoded": Phases(replace(STATED, encoded=70, encode_us=300.0), 1000.0, 2**30),
     "drafted": Phases(replace(STATED, drafted=4), None, 2**30),
     "cached": Phases(replace(STATED, cached=60, samples=1), 3000.0, -5),
+    "no time": Phases(replace(STATED, decodes=(DecodeCall(101, 0.0),)), 2048.0, 2**30),
     "none": None,
 }
 

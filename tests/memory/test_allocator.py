@@ -288,3 +288,25 @@ def test_what_is_free_in_a_private_pool_serves_that_pool_alone() -> None:
     allocator.allocate("again", 30 * MIB, FIRST_PRIVATE + 1)
 
     assert allocator.reserved == 60 * MIB
+
+
+@pytest.mark.parametrize(
+    ("text", "num_bytes", "rounded"),
+    [
+        ("roundup_power2_divisions:4", 2048, 2048),  # up to 512 bytes a part: whole 512
+        ("roundup_power2_divisions:4", 2049, 2560),
+        ("roundup_power2_divisions:4", 4096, 4096),  # a power of two stays
+        ("roundup_power2_divisions:4", 5000, 5120),  # 4096 and a part of 1024
+        ("roundup_power2_divisions:4", 9 * 2**20, 10 * 2**20),
+        ("roundup_power2_divisions:8", 9 * 2**20 + 1, 10 * 2**20),
+        ("roundup_power2_divisions:[1:1,2:2,>:4]", 1_100_000, 1_100_288),  # not below 2 MiB
+        ("roundup_power2_divisions:[1:1,2:2,>:4]", 5 * 2**19, 3 * 2**20),  # in halves below 4
+        ("roundup_power2_divisions:[1:1,2:2,>:4]", 9 * 2**19, 5 * 2**20),  # in quarters beyond
+    ],
+)
+def test_requests_are_rounded_to_parts_between_powers_of_two(
+    text: str, num_bytes: int, rounded: int
+) -> None:
+    settings, _ = settings_of(text)
+
+    assert Allocator(settings=settings).rounded(num_bytes) == rounded

@@ -131,6 +131,7 @@ def test_a_verdict_of_nothing_is_zero() -> None:
     verdict = verdict_of(recording_of(), timeline([]), ROUND_GPU, HOST)
 
     assert verdict == Verdict()
+    assert not any(value for value in vars(verdict).values() if isinstance(value, int | float))
     assert verdict.step_latency == (0.0, 0.0, 0.0)
     assert verdict.coverage == {"trained": 0.0, "physics": 0.0, "fallback": 0.0}
 

@@ -230,3 +230,25 @@ def test_what_is_kept_for_one_gpu_is_not_given_for_another() -> None:
     [second] = tiled.predict([kernel], find_gpu("A100"))
 
     assert second.latency_us > 1.5 * first.latency_us
+
+
+@pytest.mark.parametrize(("most", "priced"), [(1, 4), (3, 3)])
+def test_estimates_are_kept_until_there_are_too_many(
+    monkeypatch: pytest.MonkeyPatch, most: int, priced: int
+) -> None:
+    """Two products, another, the first again: priced again where the store was emptied."""
+    asked: list[Kernel] = []
+
+    class Counting(Tiled):
+        def timings(self, kernels: Sequence[Kernel], gpu: GPU) -> list[PhysicalTime]:
+            asked.extend(kernels)
+            return super().timings(kernels, gpu)
+
+    monkeypatch.setattr("neusight.predictors.tiled._MOST_KEPT", most)
+    predictor, gpu = Counting(), find_gpu("H100")
+    first, second, third = (Kernel.gemm(size, size, size) for size in (64, 128, 256))
+
+    for kernels in ([first, second], [third], [first]):
+        predictor.predict(kernels, gpu)
+
+    assert len(asked) == priced

@@ -220,3 +220,13 @@ def test_a_depthwise_convolution_of_torchs_own_calls_no_library() -> None:
         return dispatch_us(OpCall(signature, MathMode()), classes, host=PLAIN)
 
     assert (cost(1), cost(8)) == (PLAIN.op_us, PLAIN.convolution_us)
+
+
+@pytest.mark.parametrize(("least", "most"), [("ghz=0.3", "ghz=10"), ("launch=0.1", "launch=1000")])
+def test_figures_that_no_machine_has_are_refused(least: str, most: str) -> None:
+    for text in (least, most):
+        assert stated_host(f"plain,{text}", find_gpu("H100")).name == f"plain,{text}"
+    name, _, value = most.partition("=")
+    for text in (f"{least}".replace("3", "29").replace("=0.1", "=0.09"), f"{name}={value}.1"):
+        with pytest.raises(OptionError, match=name):
+            stated_host(f"plain,{text}", find_gpu("H100"))

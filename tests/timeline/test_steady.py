@@ -148,3 +148,38 @@ def test_eager_calls_and_graph_replays_are_apart() -> None:
     assert [(item.kind, item.is_replay, item.num_steps) for item in others] == [("eval", False, 2)]
     assert share == pytest.approx(800 / 1100)
     assert other_steps_of(timeline(eager)) == ([], 0.0)
+
+
+@pytest.mark.parametrize(
+    ("beside", "start_ns", "before"),
+    [
+        ((5_000, 6_000), 13_000, "first"),  # 3 µs after it on its stream: queued
+        ((5_000, 6_000), 13_001, "beside"),  # later: what ended last
+        ((2_000, 8_000), 10_000, "first"),  # at once
+        ((2_000, 7_000), 9_999, "beside"),  # before it ended, as only other streams let it
+    ],
+)
+def test_a_kernel_waits_for_what_it_was_queued_behind_else_for_what_ended_last(
+    beside: tuple[int, int], start_ns: int, before: str
+) -> None:
+    kernels = {
+        "first": kernel_span()._replace(start_ns=0, duration_ns=10_000),
+        "beside": kernel_span()._replace(start_ns=beside[0], duration_ns=beside[1], stream=1),
+    }
+    last = kernel_span()._replace(start_ns=start_ns, duration_ns=500)
+
+    assert critical_path_of([*kernels.values(), last])[:2] == [last, kernels[before]]
+
+
+def test_other_steps_have_their_share_of_the_time_without_the_first_of_each_kind() -> None:
+    """4 x 10 us of training, and 10 of inference beyond the first."""
+    steps = [
+        step_span(microseconds=10.0),
+        step_span(microseconds=10.0, represents=4),
+        step_span("eval", microseconds=5.0),
+        step_span("eval", microseconds=5.0, represents=2),
+    ]
+
+    [found], share = other_steps_of(timeline(steps))
+
+    assert (found.kind, found.num_steps, found.total_ns, share) == ("eval", 2, 10_000, 0.2)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from priced_kernels import described
 
+from neusight.ops.registry import formulas
 from op_calls import call, kernels, spec
+from places import require_golden
 
 
 def test_a_matrix_of_one_panel_is_one_kernel() -> None:
@@ -77,3 +80,15 @@ def test_each_column_is_a_step_that_waits_for_the_one_before(
     launched = kernels(call(op, x, x, A=x))
 
     assert sum(kernel.num_steps for kernel in launched) == steps
+
+
+def test_factorizations_take_the_panels_of_the_golden_table() -> None:
+    """By op and matrices; NEUSIGHT_UPDATE_GOLDEN=1 rewrites it."""
+    lines = []
+    names = [op for op, formula in formulas().items() if formula.__name__ == "factorize"]
+    for op in names:
+        for shape in ((3, 300, 200), (20, 256, 32), (1, 33, 33)):
+            signature = call(op, spec(*shape), self=spec(*shape))
+            lines += [f"{op} {shape}", *described(kernels(signature))]
+
+    require_golden("factorizations.txt", lines)
