@@ -202,7 +202,7 @@ def _joined_gathered(all_inputs: list[Tensors], own: int, values: Mapping[str, A
 
 
 def _at_least_1d(tensors: Tensors) -> Tensors:
-    return [torch.atleast_1d(tensor) for tensor in tensors]
+    return [tensor if tensor.dim() else tensor.flatten() for tensor in tensors]
 
 
 def _own_of_each(all_inputs: list[Tensors], own: int, values: Mapping[str, Any]) -> Tensors:
