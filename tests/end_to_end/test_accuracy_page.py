@@ -33,14 +33,16 @@ def test_programs_are_scored_by_gpu(
         {"gpu": "T4", "level": "chains", "half": "odd", "error": "0.5", "is_inside": "True"},
         {"gpu": "T4", "level": "1", "half": "odd", "error": "", "is_inside": ""},
     ]
-    monkeypatch.setattr(accuracy_page, "rows", lambda name: found)
+    unmeasured = [{**row, "error": row["error"] and f"{2 * float(row['error'])}"} for row in found]
+    tables = {"programs": found, "unmeasured_programs": unmeasured}
+    monkeypatch.setattr(accuracy_page, "rows", tables.__getitem__)
 
     lines = accuracy_page.programs().splitlines()[2:]
 
     assert lines == [
-        "| all | 3 | 30.0 | 30.0 | 33 | 67 |",
-        "| T4 | 2 | 20.0 | 10.0 | 50 | 50 |",
-        "| T4, chains in 16 bit | 1 | 50.0 | 50.0 | 0 | 100 |",
+        "| all | 3 | 30.0 | 30.0 | 33 | 67 | 60.0 | 0 |",
+        "| T4 | 2 | 20.0 | 10.0 | 50 | 50 | 40.0 | 0 |",
+        "| T4, chains in 16 bit | 1 | 50.0 | 50.0 | 0 | 100 | 100.0 | 0 |",
     ]
 
 
