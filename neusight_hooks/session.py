@@ -396,7 +396,6 @@ class Session:
         return found + _warnings_of(recorder)
 
     def _recording_of(self, recorder: Recorder) -> Recording:
-
         from neusight.recording.steps.operators import with_operators
 
         rank = self.options.rank

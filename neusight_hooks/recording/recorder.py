@@ -91,8 +91,7 @@ class Recorder:
     One recorder serves one forecast. It is the listener of its tensors (`ForecastMode`): each op
     comes to `dispatch`, and goes to the tape, from which steps are cut. All threads record into it,
     in turn. With `why_unmapped`, which gives the reason why an op has no kernels, it raises at the
-    first of them. Ops have the kernels of `torch_version` (None: of
-    the installed torch).
+    first of them. Ops have the kernels of `torch_version` (None: of the installed torch).
     """
 
     def __init__(
