@@ -43,7 +43,7 @@ def _argument(value: Any) -> Argument:
 
 
 #: Products that programs call with one tensor twice: squares, also those of Adam's gradients.
-_SQUARES = frozenset(
+SQUARES = frozenset(
     {
         torch.ops.aten.mul.Tensor,
         torch.ops.aten.addcmul.default,
@@ -55,16 +55,14 @@ _SQUARES = frozenset(
 )
 
 
-def repeated(func: Any, args: Sequence[Any]) -> tuple[int, ...]:
-    """The positions of arguments that are the very tensor, or tensors, of the argument before, for
-    ops that are called so.
+def repeated(args: Sequence[Any]) -> tuple[int, ...]:
+    """The positions of arguments that are the very tensor, or tensors, of the argument before; of
+    interest for `SQUARES`.
 
     >>> x = torch.ones(2)
-    >>> repeated(torch.ops.aten.mul.Tensor, (x, x)), repeated(torch.ops.aten.mul.Tensor, (x, x + 1))
+    >>> repeated((x, x)), repeated((x, x + 1))
     ((1,), ())
     """
-    if func not in _SQUARES:
-        return ()
     pairs = enumerate(pairwise(args), start=1)
     return tuple(position for position, (one, other) in pairs if _is_same(one, other))
 
@@ -86,7 +84,7 @@ def signature_of(
 ) -> OpSignature:
     """The op and its arguments by name, defaults filled in, as plain values."""
     schema = func._schema
-    again = repeated(func, args)
+    again = repeated(args) if func in SQUARES else ()
     arguments: list[tuple[str, Argument]] = []
     for position, parameter in enumerate(schema.arguments):
         if position < len(args) and not parameter.kwarg_only:
