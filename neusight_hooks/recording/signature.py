@@ -28,11 +28,12 @@ def spec_of(tensor: torch.Tensor) -> TensorSpec:
     return TensorSpec(tuple(tensor.shape), stride, _dtype_name(tensor.dtype), tensor.device.type)
 
 
-def _argument(value: Any) -> Argument:
+def argument_of(value: Any) -> Argument:
+    """What a recording keeps of an argument: dtypes, devices and the like as text."""
     if isinstance(value, torch.Tensor):
         return spec_of(value)
     if isinstance(value, (list, tuple)):
-        return tuple(_argument(item) for item in value)
+        return tuple(argument_of(item) for item in value)
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, torch.dtype):
@@ -93,7 +94,7 @@ def signature_of(
             value = kwargs[parameter.name]
         else:
             value = parameter.default_value if parameter.has_default_value() else None
-        argument = _argument(value)
+        argument = argument_of(value)
         arguments.append(
             (parameter.name, _as_repeated(argument) if position in again else argument)
         )
@@ -102,7 +103,7 @@ def signature_of(
         op=schema.name,
         overload=schema.overload_name or "default",
         arguments=tuple(arguments),
-        outputs=tuple(_argument(item) for item in outputs),
+        outputs=tuple(argument_of(item) for item in outputs),
     )
 
 

@@ -318,6 +318,11 @@ def has_own_dispatch(kind: type) -> bool:
     return own is not _PLAIN_DISPATCH and not issubclass(kind, FakeTensor)
 
 
+def is_mask(index: torch.Tensor | None) -> bool:
+    """Whether an index of a tensor is a mask, not places."""
+    return index is not None and index.dtype in (torch.bool, torch.uint8)
+
+
 #: Python's own errors name the class: "'Tensor' object has no attribute …", as on a GPU.
 ForecastTensor.__name__ = ForecastTensor.__qualname__ = "Tensor"
 

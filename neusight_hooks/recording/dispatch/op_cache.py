@@ -72,7 +72,8 @@ class OpCache:
             needs_math=needs_math(signature),
             may_be_known=self._may_be_known(signature),
         )
-        if key is not None and not _is_sized_by_floats(func, (*args, *kwargs.values())):
+        is_counted = func._schema.name in _COUNTS
+        if key is not None and not (is_counted and flattened((args, *kwargs.values()), float)):
             self._known[key] = known
         return known
 
@@ -137,10 +138,6 @@ def cache_key(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     except TypeError:
         return None
     return key
-
-
-def _is_sized_by_floats(func: Any, values: Sequence[Any]) -> bool:
-    return func._schema.name in _COUNTS and any(type(value) is float for value in values)
 
 
 def _answer_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Answer:

@@ -93,6 +93,12 @@ class KnownValues:
         if view.shape == value.shape:
             view.copy_(value)
 
+    def set_from(self, source: torch.Tensor, tensor: ForecastTensor, value: torch.Tensor) -> None:
+        """The same of a value that follows from the source's: invented where that is."""
+        self.set(tensor, value)
+        if self.is_invented(source):
+            self.record_invented(tensor)
+
     def fill(self, tensor: ForecastTensor) -> torch.Tensor:
         """Zeros for the tensor's storage, and the tensor's own part of them."""
         storage = tensor.untyped_storage()
