@@ -37,6 +37,7 @@ from neusight.recording.recording import (
     URGENT_STREAMS_OPTION,
     CompiledFrame,
     OpSignature,
+    contiguous_strides,
     flattened,
 )
 from neusight.recording.repeats.calls import RepeatedCalls
@@ -251,12 +252,7 @@ class Recorder:
 
     def new_tensor(self, shape: Sequence[int], dtype: torch.dtype, like: Any) -> ForecastTensor:
         """A contiguous tensor on the device of `like`."""
-        stride: list[int] = []
-        step = 1
-        for size in reversed(list(shape)):
-            stride.insert(0, step)
-            step *= max(1, size)
-        return self.mode.new_tensor(tuple(shape), tuple(stride), dtype, like._fake_device)
+        return self.mode.new_tensor(shape, contiguous_strides(shape), dtype, like._fake_device)
 
     # -- running ops ------------------------------------------------------------------------------
 
