@@ -339,7 +339,7 @@ class ModelInput:
     for each sequence, after those that entered before. `drafted`: so many of the tokens are
     proposals that it verifies (speculative decoding), made by the `draft_calls` calls of another
     model before this one; 0 where they were found otherwise. `has_cache`: a prompt, or the next
-    part of one, that is given what the call before made (keys and values of the tokens so far)."""
+    part of one, after the tokens that entered with the call before."""
 
     samples: int
     length: int
