@@ -39,6 +39,21 @@ def test_scalars_that_the_script_wrote_are_read_back() -> None:
     ]  # fmt: skip
 
 
+def test_memory_that_nothing_was_written_to_holds_zeros() -> None:
+    """On a GPU, anything: a forecast must not differ from run to run."""
+
+    def program() -> list[Any]:
+        size, sums = 4096, []
+        for _ in range(4):
+            torch.full((size,), 7)  # what malloc may give next
+            like = torch.empty(size, dtype=torch.int64, device="cuda")
+            made = [like, torch.empty_like(like), like.new_empty(size)]
+            sums += [int(tensor.sum()) for tensor in made]
+        return sums
+
+    assert values_of(program) == [0] * 12
+
+
 def test_writing_in_place_and_through_views_is_followed() -> None:
     def program() -> list[Any]:
         x = torch.zeros(4, device="cuda")
