@@ -120,6 +120,6 @@ def test_a_rehearsal_describes_what_a_forecast_records() -> None:
     bench = Rehearsal("H100")
 
     with bench.stopwatch(), prepared(Probe.parse("softmax dtype=bf16 rows=64 width=128")) as call:
-        (kernel,) = bench.describe(call)
+        (launch,) = bench.launches(call)
 
-    assert kernel.name == "softmax"
+    assert launch.name == "softmax"
