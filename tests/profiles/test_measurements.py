@@ -59,7 +59,7 @@ def profile_of(calls: list[dict[str, Any]], device: str = "NVIDIA H100 80GB HBM3
         own = {"External id": number}
         events.append(host_event("cpu_op", item["name"], time_us, 8.0, **own, **item["args"]))
         for place, (kernel, duration) in enumerate(item["kernels"]):
-            ids = {"correlation": 100 * number + place, **own}
+            ids: dict[str, Any] = {"correlation": 100 * number + place, **own}
             launched_us, category = time_us + 1 + place, item["category"]
             events += [
                 host_event("cuda_runtime", "cudaLaunchKernel", launched_us, 0.5, **ids),

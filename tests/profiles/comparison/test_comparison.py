@@ -52,7 +52,7 @@ def trace_of(calls: list[Call], *, gap_us: float = 1.0, forecast: bool = False) 
             number += 1
             launch = host_us if gap_us < 5 else time_us - 2
             host_us += 0.01
-            ids = {"correlation": number, "External id": external}
+            ids: dict[str, Any] = {"correlation": number, "External id": external}
             events.append(host_event("cuda_runtime", "cudaLaunchKernel", launch, 0.01, **ids))
             events.append(device_event(kernel, time_us, duration, **ids))
             time_us += duration + gap_us
