@@ -122,7 +122,9 @@ def _backward(
     main = _attention(problem, name, causal=causal, backward=True, bias_bytes=bias_bytes)
     kernels = [_delta(problem), main]
     if accumulates_query:
-        kernels += _converted_query_gradient(problem)
+        query = new_tensor((problem.rows, problem.head_dim), problem.dtype, problem.device)
+        sums = query._replace(dtype="float32")
+        kernels += pointwise_kernel("attention_convert_dq", (sums,), (query,))
     if sums_groups and problem.kv_heads and problem.heads != problem.kv_heads:
         kernels += [_head_sums(problem, problem.head_dim), _head_sums(problem, problem.head_dim_v)]
     return kernels
@@ -141,13 +143,6 @@ def _delta(problem: _Problem) -> Kernel:
         width=width,
         flops=2 * rows * width,
     )
-
-
-def _converted_query_gradient(problem: _Problem) -> list[Kernel]:
-    """The query's gradient out of its fp32 sums."""
-    query = new_tensor((problem.rows, problem.head_dim), problem.dtype, problem.device)
-    sums = query._replace(dtype="float32")
-    return pointwise_kernel("attention_convert_dq", (sums,), (query,))
 
 
 def _head_sums(problem: _Problem, width: int) -> Kernel:
@@ -366,7 +361,10 @@ def sdpa_cudnn(
     **others: Argument,
 ) -> list[Kernel]:
     """cuDNN's fused attention; its backward has kernels around the main one, as others have."""
-    problem = _of_cudnn(query, key, value, cum_seq_q)
+    if len(query.shape) == 4:
+        problem = _heads_first(query, key, value)
+    else:
+        problem = _sequence_first(query, key, value, cum_seq_q)
     attend = _backward if _is_backward(call) else _forward
     return attend(problem, _chosen_before(math, attn_bias), causal=is_causal, bias=attn_bias)
 
@@ -383,14 +381,6 @@ def _chosen_before(math: MathMode, bias: TensorSpec | None) -> Variant:
     if math.torch >= _CUDNN_FIRST_SINCE:
         return "cudnn_attention"
     return "flash_attention" if bias is None else "efficient_attention"
-
-
-def _of_cudnn(
-    query: TensorSpec, key: TensorSpec, value: TensorSpec, bounds: TensorSpec | None
-) -> _Problem:
-    if len(query.shape) == 4:
-        return _heads_first(query, key, value)
-    return _sequence_first(query, key, value, bounds)
 
 
 def flex_attention(call: OpSignature, attention: tuple[int, ...], *, dtype: str) -> list[Kernel]:
