@@ -188,9 +188,10 @@ def test_a_gpu_is_busy_by_its_utilization_or_its_memory(
 
     assert measuring_worker._busy() == busy
 
-    assert asked.read_text().splitlines() == [
-        "-i 3 --query-gpu=utilization.gpu,memory.used --format=csv,noheader,nounits"
-    ] * 2
+    assert (
+        asked.read_text().splitlines()
+        == ["-i 3 --query-gpu=utilization.gpu,memory.used --format=csv,noheader,nounits"] * 2
+    )
 
 
 def test_a_driver_that_fails_says_nothing(
