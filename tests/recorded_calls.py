@@ -418,7 +418,6 @@ coo(64, 256).to_sparse_csr()
 coo(64, 256)[3]
 coo(64, 256).index_select(0, i(9))
 coo(64, 256).unsqueeze(1)
-coo(64, 1).squeeze(1)
 torch.cat([coo(64, 256), coo(64, 256)], 1)
 torch.stack([coo(64, 256), coo(64, 256)])
 coo(64, 256).narrow_copy(0, 3, 9)
