@@ -31,11 +31,15 @@ def test_scalars_that_the_script_wrote_are_read_back() -> None:
             torch.tensor(float("inf"), device="cuda").isinf().item(),
             f"{torch.tensor(0.5, device='cuda'):.2f}",
             torch.equal(torch.ones(2, device="cuda"), torch.ones(2, device="cuda")),
+            torch.equal(torch.ones(2, device="cuda"), torch.ones(3, device="cuda")),
+            torch.allclose(torch.ones(2, device="cuda"), torch.full((2,), 1.5, device="cuda")),
+            torch.is_nonzero(torch.tensor(0.0, device="cuda")),
+            torch.is_nonzero(torch.tensor(2, device="cuda")),
         ]
 
     assert values_of(program) == [
         3.0, [1, 2, 3], [[0, 0], [0, 0]], 7, True, 45, torch.float16, [[3, 1], [1, 3]], True,
-        "0.50", True,
+        "0.50", True, False, False, False, True,
     ]  # fmt: skip
 
 
