@@ -77,14 +77,6 @@ def test_copies_are_tensors_of_the_same_kind() -> None:
     assert inside(facts) == [(True, True, True, "cuda:0")] * 2 + [True, True]
 
 
-def test_deep_copies_keep_what_is_shared() -> None:
-    def facts(x: torch.Tensor) -> bool:
-        first, second = copy.deepcopy([x, x])
-        return first is second
-
-    assert inside(facts)
-
-
 def test_only_leaves_can_be_copied_deeply() -> None:
     def fail(x: torch.Tensor) -> None:
         with pytest.raises(RuntimeError, match="graph leaves"):
