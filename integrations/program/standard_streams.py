@@ -43,7 +43,9 @@ def flush_standard_streams() -> None:
         try:
             stream.flush()
         except OSError:
-            _drop_what_follows(stream)
+            # Else Python writes it again when it ends, and fails again.
+            _point_nowhere(stream.fileno())
+            stream.flush()
             raise
 
 
@@ -86,12 +88,6 @@ def _settled(stream: io.TextIOWrapper, terminal: Terminal | None) -> TextIO:
         line_buffering=stream.line_buffering,
         write_through=stream.write_through,
     )
-
-
-def _drop_what_follows(stream: TextIO) -> None:
-    """Else Python writes it again when it ends, and fails again."""
-    _point_nowhere(stream.fileno())
-    stream.flush()
 
 
 def _point_nowhere(descriptor: int) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from neusight.advice.memory import MemoryAdvice, Remedy, memory_advice
+from neusight.integrations.report.page.html_tables import pattern_of
 from neusight.memory.placement import category_of
 from neusight.memory.spread import MemoryVerdict, PeakRange
 from neusight.predictors.errors import OptionError
@@ -210,17 +210,7 @@ class MemoryReport:
             "by_category": advice.memory.by_category,
             "tensors": [row._asdict() for row in self.tensors[:_TENSORS_SHOWN]],
             "largest_batch": None if advice.batch is None else advice.batch._asdict(),
-            "remedies": [
-                {
-                    "what": remedy.what,
-                    "total_bytes": remedy.total_bytes,
-                    "saved_bytes": remedy.saved_bytes,
-                    "fits": remedy.fits,
-                    "added_us": remedy.added_us,
-                    "needs": remedy.needs,
-                }
-                for remedy in advice.remedies
-            ],
+            "remedies": [asdict(remedy) for remedy in advice.remedies],
         }
 
 
@@ -231,7 +221,7 @@ def _alike(alloc: Alloc, spec: TensorSpec | None) -> tuple[Any, ...]:
         "" if spec is None else spec.dtype,
         category_of(alloc),
         alloc.op,
-        re.sub(r"\.\d+(?=\.|$)", ".*", alloc.module),
+        pattern_of(alloc.module),
         alloc.phase,
         alloc.stack[0] if alloc.stack else "",
     )

@@ -75,11 +75,9 @@ class SideBySide:
         """The lowest cost of a step among the GPUs on which it fits and whose price is known;
         None unless there are two."""
         priced = [row for row in self.rows if row.fits and row.cost_per_thousand_steps is not None]
-        return (
-            min(priced, key=lambda row: row.cost_per_thousand_steps or 0.0)
-            if len(priced) > 1
-            else None
-        )
+        if len(priced) < 2:
+            return None
+        return min(priced, key=lambda row: row.cost_per_thousand_steps or 0.0)
 
     def table(self) -> str:
         """Aligned text; columns not known anything for are left out."""
@@ -125,7 +123,8 @@ class SideBySide:
                 row.bound,
                 f"{row.mfu:.1%}",
                 f"{row.trained:.0%}",
-                f"{_used_gib(row)} of {row.capacity_bytes / _GIB:.0f}",
+                f"{'?' if row.used_bytes is None else f'{row.used_bytes / _GIB:.1f}'} of "
+                f"{row.capacity_bytes / _GIB:.0f}",
                 fits_cell(row.memory_verdict),
                 *(_number(_value(row, name)) for _, name in columns),
             ]
@@ -217,10 +216,6 @@ def _row(forecast: Forecast, price: float | None) -> SideBySideRow:
     )
 
 
-def _used_gib(row: SideBySideRow) -> str:
-    return "?" if row.used_bytes is None else f"{row.used_bytes / _GIB:.1f}"
-
-
 def fits_cell(verdict: MemoryVerdict) -> str:
     """The verdict in a table's column "fits".
 
@@ -269,18 +264,13 @@ def parse_prices(texts: Iterable[str], *, gpus: Sequence[str] | None = None) -> 
                 f"--price got {item!r}; it wants a GPU and its price an hour: --price H100=2.49"
             )
         prices[find_gpu(name.strip()).name] = price
-    if gpus is not None:
-        _require_among(gpus, prices)
-    return prices
-
-
-def _require_among(gpus: Sequence[str], prices: Iterable[str]) -> None:
-    for name in prices:
+    for name in prices if gpus is not None else ():
         if name not in gpus:
             raise OptionError(
                 f"--price names {name}, which is not among the GPUs asked for: "
                 f"{', '.join(gpus)}. Ask for {name} too, or leave its price out."
             )
+    return prices
 
 
 def _price(text: str) -> float | None:
