@@ -353,11 +353,6 @@ def _intake_notes(before: Case, now: Case) -> list[str]:
             f"the batch is known by other means ({before.batch_source or 'not said'}, now "
             f"{now.batch_source or 'not said'}), so whole steps are compared, not samples"
         ]
-    if rate_of(before.metrics) is None:
-        return [
-            "the baseline does not state the batch of a step, so another batch is judged as other "
-            "work; --update writes it down"
-        ]
     return []
 
 

@@ -119,12 +119,8 @@ def _cause_lines(judgement: Judgement, folder: Path) -> list[str]:
         groups = _by_module(causes)
         if judgement.case.bound != "host":  # what only costs the host costs no time then
             groups = [group for group in groups if any(cause.amount for cause in group)]
-        largest = max((abs(_total(group)) for group in groups), default=0.0)
-        shown = [
-            group
-            for group in groups[:_CAUSES_SHOWN]
-            if abs(_total(group)) >= _LEAST_SHOWN * largest
-        ]
+        least = _LEAST_SHOWN * max(map(_weight, groups), default=0.0)
+        shown = [group for group in groups[:_CAUSES_SHOWN] if _weight(group) >= least]
         for group in shown:
             lines += _group_lines(group, unit, folder)
         if len(groups) > len(shown):
@@ -147,15 +143,17 @@ def _total(group: Iterable[Cause]) -> float:
     return sum(cause.amount for cause in group)
 
 
+def _weight(group: Iterable[Cause]) -> float:
+    """What the group adds or saves: of what only costs the host that."""
+    return abs(sum(cause.amount or cause.host_us for cause in group))
+
+
 def _by_module(causes: Iterable[Cause]) -> list[list[Cause]]:
     """Causes of the same modules together; the group that adds most (or saves most) first."""
     groups: dict[str, list[Cause]] = {}
     for cause in causes:
         groups.setdefault(cause.module, []).append(cause)
-    return sorted(
-        groups.values(),
-        key=lambda group: (-abs(sum(c.amount or c.host_us for c in group)), group[0].module),
-    )
+    return sorted(groups.values(), key=lambda group: (-_weight(group), group[0].module))
 
 
 def _group_lines(group: list[Cause], unit: str, folder: Path) -> list[str]:

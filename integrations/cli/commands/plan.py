@@ -150,8 +150,7 @@ def _planned(
     """What is to be tried, and how; OptionError or UnknownGPUError for what cannot be planned."""
     if options.train_tokens is not None or options.mtbf is not None:
         raise OptionError("--train-tokens and --mtbf are for --model")
-    if program is None:
-        raise OptionError("give the script to plan: neusight plan --gpu H100 train.py")
+    assert program is not None  # what lacks one was refused before it was parsed
     start = launched(program)
     program = program if start is None else start.program
     program.require_script()

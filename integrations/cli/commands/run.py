@@ -177,8 +177,7 @@ def run(options: argparse.Namespace, program: Program | None) -> int:
 
 def _requested(options: argparse.Namespace, program: Program | None) -> RunRequest:
     """The command line as values; OptionError or UnknownGPUError for what cannot be run."""
-    if program is None:
-        raise OptionError("give the script to run: neusight run --gpu H100 train.py")
+    assert program is not None  # what lacks one was refused before it was parsed
     start = launched(program)
     command = shlex.join(["neusight", *options.own_words, *program.words])
     program = program if start is None else start.program

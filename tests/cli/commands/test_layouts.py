@@ -105,6 +105,10 @@ def test_layouts_are_priced_on_the_network_that_is_stated(tmp_path: Path) -> Non
             "--loader-tokens is 0",
         ),
         (
+            ("--model", "m.py:build", "--world-size", "8", "--tokens", "4k", "--storage-gbps", "0"),
+            "--storage-gbps is 0; it must be above 0",
+        ),
+        (
             ("--model", "model.py:build", "--world-size", "8", "--tokens", "4k", "--mtbf", "9"),
             "--mtbf is for a whole training",
         ),
