@@ -11,8 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from neusight.integrations.cli.launchers import is_launcher
-from neusight.integrations.cli.sweep import number_of
 from neusight.integrations.program.program import Program
+from neusight.predictors.files import number_of
 
 #: The GPU of an example.
 _EXAMPLE_GPU = "H100"

@@ -31,7 +31,6 @@ from neusight.integrations.cli.hints import (
     option_hint,
     script_problem,
 )
-from neusight.integrations.cli.sweep import number_of
 from neusight.integrations.program.errors.internal_failure import (
     DEBUG_OPTION,
     debugging,
@@ -50,6 +49,7 @@ from neusight.predictors.errors import (
     SlowMachineError,
     UnsupportedTorchError,
 )
+from neusight.predictors.files import number_of
 from neusight.predictors.terminal_text import printable_text
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from neusight.integrations.report.side_by_side import SideBySideRow, fits_cell, text_table
 from neusight.memory.spread import MemoryVerdict
 from neusight.predictors.errors import OptionError
+from neusight.predictors.files import number_of
 from neusight.predictors.formatting import milliseconds_text
 from neusight.predictors.terminal_text import printable
 
@@ -231,14 +232,6 @@ def _fitting_text(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
         largest = max(number for number, _, point in known if point in fitting)
         stated.append(f"largest that fits: {largest:g}{_beyond(known, points[0].capacity_bytes)}")
     return "; ".join(stated)
-
-
-def number_of(text: str) -> float | None:
-    """The number that a text is; None where it is none."""
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 def _beyond(known: Sequence[tuple[float, int, SweepPoint]], capacity_bytes: int) -> str:

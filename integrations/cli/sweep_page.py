@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from html import escape
 
-from neusight.integrations.cli.sweep import Sweep, SweepPoint, number_of, sweep_table, unit_of
+from neusight.integrations.cli.sweep import Sweep, SweepPoint, sweep_table, unit_of
 from neusight.integrations.report.curves import ChartCurve, chart
 from neusight.integrations.report.static_page import page_html
+from neusight.predictors.files import number_of
 
 _GIB = 2**30
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -12,6 +13,7 @@ from neusight.integrations.report.page.html_tables import pattern_of
 from neusight.memory.placement import category_of
 from neusight.memory.spread import MemoryVerdict, PeakRange
 from neusight.predictors.errors import OptionError
+from neusight.predictors.files import number_of
 from neusight.predictors.formatting import bytes_text, time_text
 from neusight.predictors.terminal_text import printable, printable_lines
 from neusight.recording.recording import Alloc, TensorSpec
@@ -36,11 +38,8 @@ def limit_of(text: str) -> int | None:
     """
     if not text:
         return None
-    try:
-        gib = float(text)
-    except ValueError:
-        gib = 0.0
-    if not 0 < gib < float("inf"):
+    gib = number_of(text)
+    if gib is None or not 0 < gib < math.inf:
         raise OptionError(f"--max-memory is {text!r}; it must be a number of GiB above 0, or alone")
     return int(gib * _GIB)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from neusight.memory.spread import MemoryVerdict
 from neusight.predictors.errors import OptionError
+from neusight.predictors.files import number_of
 from neusight.predictors.formatting import aligned, milliseconds_text
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.terminal_text import printable
@@ -258,8 +259,8 @@ def parse_prices(texts: Iterable[str], *, gpus: Sequence[str] | None = None) -> 
         if not item:
             continue
         name, equals, figure = item.rpartition("=")
-        price = _price(figure)
-        if not equals or price is None:
+        price = number_of(figure)
+        if not equals or price is None or not 0 <= price < math.inf:
             raise OptionError(
                 f"--price got {item!r}; it wants a GPU and its price an hour: --price H100=2.49"
             )
@@ -271,14 +272,6 @@ def parse_prices(texts: Iterable[str], *, gpus: Sequence[str] | None = None) -> 
                 f"{', '.join(gpus)}. Ask for {name} too, or leave its price out."
             )
     return prices
-
-
-def _price(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) and value >= 0 else None
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -85,7 +85,9 @@ def _keep_script_frames(shown: TracebackException, seen: set[int]) -> None:
     if id(shown) in seen:
         return
     seen.add(id(shown))
-    if shown.__suppress_context__ or _is_internal(shown.__context__):
+    context = shown.__context__
+    is_internal = context is not None and not any(map(_is_script, context.stack))
+    if shown.__suppress_context__ or is_internal:  # raised and caught again below the script
         shown.__context__ = None
     frames = [frame for frame in shown.stack if _is_script(frame)]
     shown.stack = traceback.StackSummary.from_list(frames)
@@ -93,11 +95,6 @@ def _keep_script_frames(shown: TracebackException, seen: set[int]) -> None:
     for other in linked:
         if other is not None:
             _keep_script_frames(other, seen)
-
-
-def _is_internal(shown: TracebackException | None) -> bool:
-    """Whether an error was raised and caught again below the script."""
-    return shown is not None and not any(map(_is_script, shown.stack))
 
 
 def _is_script(frame: FrameSummary) -> bool:

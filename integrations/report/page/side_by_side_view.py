@@ -13,6 +13,7 @@ from neusight.integrations.report.page.lanes import Lane, Lanes, work_lanes
 from neusight.integrations.report.page.timeline_view import view_of_timeline
 from neusight.integrations.report.side_by_side import lay_side_by_side
 from neusight.output.figures import Row
+from neusight.predictors.files import number_of
 from neusight.predictors.formatting import counted, time_text
 from neusight.predictors.kernel import KernelClass
 from neusight.timeline.steady import kernels_of, steady_step_of
@@ -72,11 +73,9 @@ def view_of_several(
 
 def _numbered(text: str) -> str | Cell:
     """Cells that are numbers with their value."""
-    figure, *_ = text.replace(",", "").removesuffix("%").split()
-    try:
-        return Cell(text, float(figure.removesuffix("%")))
-    except ValueError:
-        return text
+    figure, *_ = text.replace(",", "").split()
+    number = number_of(figure.removesuffix("%"))
+    return text if number is None else Cell(text, number)
 
 
 def _unlike(forecasts: Sequence[Forecast], labels: Sequence[str]) -> Iterator[str]:

@@ -71,7 +71,7 @@ def test_a_training_that_means_nothing_is_reported(words: tuple[str, ...], probl
 
 
 def test_several_numbers_of_ranks_are_each_tried_once() -> None:
-    assert _world_sizes("8, 16,8") == [8, 16]
+    assert _world_sizes("8, 1,8") == [8, 1]
     for text in ("8,", "0", "-8", "few"):
         with pytest.raises(OptionError, match="--world-size is"):
             _world_sizes(text)
