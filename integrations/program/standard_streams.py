@@ -97,8 +97,7 @@ def _point_nowhere(descriptor: int) -> None:
 
 
 def _as_plain_text(error: UnicodeError) -> tuple[str | bytes, int]:
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
+    assert isinstance(error, UnicodeEncodeError)  # of streams that are only written to
     character = error.object[error.start]
     if ord(character) in _ESCAPED_BYTE:
         return bytes([ord(character) - 0xDC00]), error.start + 1
