@@ -39,15 +39,17 @@ def _charts(sweep: Sweep, groups: dict[str, list[SweepPoint]]) -> list[str]:
     limit = max(point.capacity_bytes for point in points) / _GIB
     charts = [
         _chart(sweep, groups, "Throughput", unit, lambda point: point.rate(unit) or 0.0),
-        _chart(sweep, groups, "Latency of a step", "ms", lambda point: point.latency_us / 1e3),
+        _chart(sweep, groups, "Latency of a step", "ms", _milliseconds("latency_us")),
         _chart(sweep, groups, "Memory", "GiB", lambda point: point.used_bytes / _GIB, limit=limit),
     ]
     for name, words in ("ttft_us", "ms to the first token"), ("tpot_us", "ms a token"):
         if all(getattr(point, name) is not None for point in points):
-            charts.append(
-                _chart(sweep, groups, words, "ms", lambda p, name=name: getattr(p, name) / 1e3)
-            )
+            charts.append(_chart(sweep, groups, words, "ms", _milliseconds(name)))
     return charts
+
+
+def _milliseconds(name: str) -> Callable[[SweepPoint], float]:
+    return lambda point: float(getattr(point, name)) / 1e3
 
 
 def _chart(

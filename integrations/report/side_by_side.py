@@ -265,13 +265,18 @@ def parse_prices(texts: Iterable[str], *, gpus: Sequence[str] | None = None) -> 
                 f"--price got {item!r}; it wants a GPU and its price an hour: --price H100=2.49"
             )
         prices[find_gpu(name.strip()).name] = price
-    for name in prices if gpus is not None else ():
+    if gpus is not None:
+        _require_among(gpus, prices)
+    return prices
+
+
+def _require_among(gpus: Sequence[str], prices: Iterable[str]) -> None:
+    for name in prices:
         if name not in gpus:
             raise OptionError(
                 f"--price names {name}, which is not among the GPUs asked for: "
                 f"{', '.join(gpus)}. Ask for {name} too, or leave its price out."
             )
-    return prices
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -82,8 +82,7 @@ def add_arguments(check: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, program: Program | None) -> int:
     """Checks the program, or all of the project's cases; the exit code."""
     request, settings = _requested(options, program), read_settings(Path.cwd())
-    stated = _stated_tolerances(options.tolerance)
-    tolerances = parse_tolerances({**settings.tolerance, **stated})
+    tolerances = parse_tolerances({**settings.tolerance, **_stated_tolerances(options.tolerance)})
     path = Path(options.baseline or settings.baseline)
     baseline = read_baseline(path) if path.exists() or not options.update else {}
     # Operators are recorded where they are requested, or the baseline has them.

@@ -431,24 +431,7 @@ def _write(
     trials: list[Trial],
 ) -> list[str]:
     def write_document(path: str) -> None:
-        document = _document(forecasts, advice, request.prices)
-        if trials:
-            document["tried"] = {"compile": [trial_json(trial) for trial in trials]}
-        if reports:
-            document["max_memory"] = [report.to_json() for report in reports]
-        write_json(path, document)
-
-    def write_html(path: str) -> None:
-        from neusight.integrations.report.html import html_report
-
-        page = html_report(
-            forecasts,
-            advice=advice,
-            prices=request.prices,
-            command=request.command,
-            date=request.date,
-        )
-        write_text(path, page)
+        write_json(path, _document(forecasts, advice, request.prices, reports, trials))
 
     problems: list[str] = []
     first = forecasts[0]
@@ -459,15 +442,34 @@ def _write(
     _, others = write_files(
         [
             (request.save, first.save),
-            (request.html, write_html),
+            (request.html, lambda path: _write_html(path, request, forecasts, advice)),
             (request.json, write_document),
         ]
     )
     return problems + others
 
 
+def _write_html(
+    path: str, request: RunRequest, forecasts: list[Forecast], advice: list[list[Advice]]
+) -> None:
+    from neusight.integrations.report.html import html_report
+
+    page = html_report(
+        forecasts,
+        advice=advice,
+        prices=request.prices,
+        command=request.command,
+        date=request.date,
+    )
+    write_text(path, page)
+
+
 def _document(
-    forecasts: list[Forecast], advice: list[list[Advice]], prices: dict[str, float]
+    forecasts: list[Forecast],
+    advice: list[list[Advice]],
+    prices: dict[str, float],
+    reports: list[MemoryReport],
+    trials: list[Trial],
 ) -> dict[str, Any]:
     content = [
         {**forecast.to_json(), "advice": [item.to_json() for item in found]}
@@ -475,10 +477,13 @@ def _document(
     ]
     failed = any(forecast.failure for forecast in forecasts)
     compared = [] if failed else lay_side_by_side(forecasts, prices).to_json()
-    if len(content) == 1:
-        return {**content[0], "side_by_side": compared}
-    return {
+    document = {
+        **(content[0] if len(content) == 1 else {"forecasts": content}),
         "schema_version": content[0]["schema_version"],
-        "forecasts": content,
         "side_by_side": compared,
     }
+    if trials:
+        document["tried"] = {"compile": [trial_json(trial) for trial in trials]}
+    if reports:
+        document["max_memory"] = [report.to_json() for report in reports]
+    return document
