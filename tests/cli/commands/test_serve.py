@@ -76,6 +76,14 @@ def broken():
     raise RuntimeError("no such weights")
 
 
+def numbers():
+    return 3
+
+
+def on_the_host():
+    return lambda ids, cache: (torch.ones(1), torch.ones(1))
+
+
 not_a_function = 3
 """
 LLAMA = {
@@ -278,6 +286,18 @@ def test_a_load_is_read_from_a_file(model: str, served: Served, tmp_path: Path) 
         (["--attainment", "2"], "--attainment is 2"),
         (["--requests", "0"], "--requests is 0"),
         (["--prefix-hit-rate", "1.5"], "--prefix-hit-rate is 1.5"),
+        (["--max-model-len", "0"], "--max-model-len is 0; it is 1 or more"),
+        (["--think", "-1"], "--think is -1.0; it is not below 0"),
+        (["--burstiness", "0"], "--burstiness is 0; it is above 0"),
+        (["--share", "0"], "--share is above 0"),
+        (
+            ["--input", "9", "--input", "8", *["--share", "1"] * 3],
+            "--share is given 3 times for 2 classes",
+        ),
+        (["--pp", "2", "--draft", "x"], "leave --draft out"),
+        (["--pp", "2", "--batching", "static"], "leave --batching static out"),
+        (["--load", "l.csv", "--rate", "1"], "leave --rate, --input, --output out"),
+        (["--require", "goodput>=x"], "'x' is no number"),
     ],
 )
 def test_bad_input_is_refused_in_a_sentence(
@@ -293,6 +313,8 @@ def test_bad_input_is_refused_in_a_sentence(
         ("not_a_function", "has no function 'not_a_function'"),
         ("forgetful", "keeps no cache"),
         ("broken", "no such weights"),
+        ("numbers", "returned int, not a function"),
+        ("on_the_host", "runs nothing on the GPU"),
     ],
 )
 def test_a_file_that_builds_no_causal_model_is_refused(
@@ -313,6 +335,9 @@ def test_a_file_that_builds_no_causal_model_is_refused(
             '{"model_type": "rwkv", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100}',
             "'rwkv', whose states are not kept as a cache",
         ),
+        ('{"model_type": "llama", "rope_parameters": 3}', "is no config of 'llama'"),
+        ('{"model_type": "bert", "num_hidden_layers": 1}', "whose model returns no cache"),
+        (json.dumps({**LLAMA, "max_position_embeddings": 7}), "the model has 7 positions"),
     ],
 )
 def test_a_config_of_no_model_that_is_served_is_refused(
@@ -325,8 +350,21 @@ def test_a_config_of_no_model_that_is_served_is_refused(
     assert stated in refusal(str(path))
 
 
-def test_a_model_that_is_not_there_is_refused(refusal: Refusal) -> None:
-    assert "there is no nowhere" in refusal("nowhere")
+@pytest.mark.parametrize(
+    ("what", "stated"),
+    [
+        ("nowhere", "there is no nowhere"),
+        ("nowhere.py", "there is no file nowhere.py"),
+        ("fails.py:build", "fails.py failed: ZeroDivisionError"),
+    ],
+)
+def test_a_model_that_is_not_there_is_refused(
+    what: str, stated: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: Refusal
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("fails.py").write_text("1 / 0")
+
+    assert stated in refusal(what)
 
 
 def recorded_generation(model: str, path: Path, *, tokens: int) -> None:
