@@ -86,8 +86,7 @@ def _install_pinned_tensors(patches: Patches, recorder: Recorder) -> None:
     tensor = tensor_maker(make_tensor, make_pinned)
     # TorchScript knows builtins by identity.
     builtins = _get_builtin_table()  # type: ignore[no-untyped-call, unused-ignore]
-    patches.on_restore(lambda: builtins.pop(id(tensor), None))
-    builtins[id(tensor)] = "aten::tensor"
+    patches.put(builtins, id(tensor), "aten::tensor")
     patches.set(torch, "tensor", tensor)
 
 

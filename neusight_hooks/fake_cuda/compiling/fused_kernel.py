@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from neusight.fake_cuda.compiling.origins import ops_of
-from neusight.fake_cuda.compiling.rules.flex_attention import attention_of
+from neusight.fake_cuda.compiling.rules.flex_attention import attention_of, number_of
 
 Kind = Literal["pointwise", "reduction", "persistent_reduction", "foreach", "template"]
 
@@ -78,7 +78,7 @@ def described(name: str, source: str, nodes: Sequence[Any], kernel: Any) -> Fuse
     nodes = [node for node in nodes if hasattr(node, "get_nodes")]  # others are marks of loops
     kind = _kind(kernel)
     numels = {
-        prefix: _hint(size)
+        prefix: number_of(size)
         for prefix, size in getattr(kernel, "numels", {}).items()
         if kind != "pointwise" or not prefix.startswith("r")  # no argument of its launches
     }
@@ -104,13 +104,6 @@ def _rows_of_a_cta(kind: Kind) -> int:
 
     tunes = kind == "reduction" and config.coordinate_descent_tuning
     return _TUNED_ROWS if tunes else 1
-
-
-def _hint(size: Any) -> int:
-    """The number, or the one that stands for it while sizes are symbols."""
-    from torch._inductor.virtualized import V
-
-    return int(V.graph.sizevars.optimization_hint(size, fallback=1))
 
 
 def _kind(kernel: Any) -> Kind:
@@ -164,7 +157,7 @@ def _touched(
         else:
             touched_by[f"unknown {position}"] = elements
     touched = sum(touched_by.values())
-    return touched if touched < _hint(V.graph.get_numel(buffer)) else None
+    return touched if touched < number_of(V.graph.get_numel(buffer)) else None
 
 
 def _num_indices(kernel: Any, accesses: Mapping[str, Iterable[Any]]) -> int | None:
@@ -191,7 +184,7 @@ def _num_indices(kernel: Any, accesses: Mapping[str, Iterable[Any]]) -> int | No
 def _num_places(access: Any) -> int:
     """Values of the loop variables that an access goes by."""
     ranges = dict(zip(access.var_names, access.size, strict=True))
-    return math.prod(_hint(ranges[name]) for name in access.index.free_symbols & ranges.keys())
+    return math.prod(number_of(ranges[name]) for name in access.index.free_symbols & ranges.keys())
 
 
 #: A loop over the elements of a row, by 2.13's names for its variable.

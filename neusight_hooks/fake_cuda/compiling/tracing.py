@@ -39,8 +39,7 @@ def _install_tensors(patches: Patches) -> None:
 
     # Without these, every op on such a tensor is a graph break.
     wrappers = builder.VariableBuilder._type_dispatch()
-    patches.on_restore(lambda: wrappers.pop(ForecastTensor, None))
-    wrappers[ForecastTensor] = builder.VariableBuilder.wrap_tensor
+    patches.put(wrappers, ForecastTensor, builder.VariableBuilder.wrap_tensor)
     infer = builder.infer_subclass_type
 
     def infer_subclass_type(value: Any) -> Any:

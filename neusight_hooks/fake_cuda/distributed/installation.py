@@ -26,7 +26,6 @@ from neusight.fake_cuda.distributed.rank import Rank
 from neusight.fake_cuda.distributed.spawning import install_spawning
 from neusight.fake_cuda.distributed.wrappers.caches import install_caches
 from neusight.fake_cuda.distributed.wrappers.checkpoints import install_sharded_checkpoints
-from neusight.fake_cuda.distributed.wrappers.norms import synchronized_norm_handlers
 from neusight.fake_cuda.distributed.wrappers.refusals import install_refusals
 from neusight.fake_cuda.distributed.wrappers.replicas import install_replicas
 from neusight.fake_cuda.distributed.wrappers.shards import install_shards
@@ -68,7 +67,6 @@ def install_distributed(
     )
     objects = Objects(communication, link)
     recorder.handlers.update(collective_handlers(communication))
-    recorder.handlers.update(synchronized_norm_handlers())
     batches = CpuBatches()
     recorder.cpu_handlers.update(cpu_handlers(objects, batches, backends.require_cpu))
     install_process_groups(

@@ -37,17 +37,8 @@ assert fake_pg is not None
 
 def install_environment(patches: Patches, rank: Rank) -> None:
     """The variables that torchrun would have set."""
-    before = {name: os.environ.get(name) for name in rank.environment()}
-
-    def restore() -> None:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-    patches.on_restore(restore)
-    os.environ.update(rank.environment())
+    for name, value in rank.environment().items():
+        patches.put(os.environ, name, value)
 
 
 def install_process_groups(

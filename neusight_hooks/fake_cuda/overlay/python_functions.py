@@ -408,8 +408,7 @@ def _replace_kept_defaults(patches: Patches, replacements: dict[Any, Any]) -> No
         table = openers._file_openers
         for suffix, value in list(table.items()):
             if _hashable(value) in replacements:
-                table[suffix] = replacements[value]
-                patches.on_restore(functools.partial(table.__setitem__, suffix, value))
+                patches.put(table, suffix, replacements[value])
 
 
 def _hashable(value: Any) -> Any:

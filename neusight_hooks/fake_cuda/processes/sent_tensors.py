@@ -24,8 +24,7 @@ def install_sent_tensors(patches: Patches) -> None:
         about = (tensor.dtype, str(tensor.device), tensor.requires_grad, is_parameter)
         return _received, (tuple(tensor.shape), tensor.stride(), *about)
 
-    patches.on_restore(lambda: reducers.pop(ForecastTensor, None))
-    reducers[ForecastTensor] = reduced
+    patches.put(reducers, ForecastTensor, reduced)
 
 
 def _received(

@@ -460,6 +460,36 @@ def _ctc_loss_backward(recorder: Recorder, args: Args, kwargs: Kwargs) -> Any:
     return recorder.new_tensor(tuple(args[1].shape), args[1].dtype, args[1])
 
 
+# -- SyncBatchNorm, whose ops only a GPU has ------------------------------------------------------
+
+
+@allocates(aten.batch_norm_stats.default)
+def _statistics(recorder: Recorder, args: Args, kwargs: Kwargs) -> Any:
+    data = args[0]
+    return _float32(recorder, data, (data.shape[1],), 2)
+
+
+@allocates(aten.batch_norm_gather_stats_with_counts.default)
+def _gathered_statistics(recorder: Recorder, args: Args, kwargs: Kwargs) -> Any:
+    means = args[1]
+    return _float32(recorder, means, (means.shape[-1],), 2)
+
+
+@allocates(aten.batch_norm_backward_reduce.default)
+def _reduced_gradients(recorder: Recorder, args: Args, kwargs: Kwargs) -> Any:
+    mean = args[2]
+    return _float32(recorder, mean, tuple(mean.shape), 4)
+
+
+def _float32(recorder: Recorder, like: Any, shape: tuple[int, ...], count: int) -> Any:
+    return tuple(recorder.new_tensor(shape, torch.float32, like) for _ in range(count))
+
+
+@allocates(aten.batch_norm_elemt.default, aten.batch_norm_backward_elemt.default)
+def _like_the_input(recorder: Recorder, args: Args, kwargs: Kwargs) -> Any:
+    return recorder.new_tensor(tuple(args[0].shape), args[0].dtype, args[0])
+
+
 # -- fused RMSNorm --------------------------------------------------------------------------------
 
 
