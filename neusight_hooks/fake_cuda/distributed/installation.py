@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
@@ -31,11 +30,9 @@ from neusight.fake_cuda.distributed.wrappers.replicas import install_replicas
 from neusight.fake_cuda.distributed.wrappers.shards import install_shards
 from neusight.fake_cuda.distributed.wrappers.symmetric_memory import install_symmetric_memory
 from neusight.fake_cuda.patching import Patches
+from neusight.predictors.gpu import GPU
+from neusight.recording.recorder import Recorder
 from neusight.recording.recording import RANK_OPTION
-
-if TYPE_CHECKING:
-    from neusight.predictors.gpu import GPU
-    from neusight.recording.recorder import Recorder
 
 
 def install_distributed(

@@ -71,7 +71,6 @@ class _Stores:
         self.classes = key_store_classes(link)
 
     def make(self, name: str) -> KeyStore:
-        """A store of that name."""
         store = KeyStore(self._link, name)
         self._kept.append(store)
         return store
@@ -129,8 +128,7 @@ def _leave_groups(before: Set[Any]) -> None:
     """Ends the groups that the program made; those that were there before stay."""
     made = [group for group in c10d._world.pg_map if group not in before]
     if c10d.GroupMember.WORLD in made:
-        dist.destroy_process_group()
-        return
+        made = [None]  # all
     for group in made:
         dist.destroy_process_group(group)
 

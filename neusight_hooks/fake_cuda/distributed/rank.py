@@ -62,7 +62,6 @@ class Rank:
 
     @property
     def num_nodes(self) -> int:
-        """How many hosts there are."""
         return -(-self.world_size // self.gpus_per_node)
 
     @property
@@ -72,7 +71,6 @@ class Rank:
 
     @property
     def local_world_size(self) -> int:
-        """The ranks on its host."""
         return min(self.gpus_per_node, self.world_size)
 
     def environment(self) -> dict[str, str]:
