@@ -24,12 +24,10 @@ class TouchedBuffer(NamedTuple):
 
     @property
     def is_read(self) -> bool:
-        """Whether its elements are loaded."""
         return not self.name.startswith("out_")
 
     @property
     def is_written(self) -> bool:
-        """Whether its elements are stored."""
         return self.name.startswith(("out_", "in_out_", "ws_"))
 
 
@@ -54,7 +52,6 @@ class FusedKernel(NamedTuple):
 
     @property
     def num_elements(self) -> int:
-        """Elements that it goes over."""
         return math.prod(size for _, size in self.numels)
 
 

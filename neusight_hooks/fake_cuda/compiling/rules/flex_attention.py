@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from neusight.fake_cuda.compiling.rules.constants import OnCPU
 from neusight.fake_cuda.patching import Patches
-
-if TYPE_CHECKING:
-    from neusight.recording.tensor import ForecastMode
+from neusight.recording.tensor import ForecastMode
 
 #: The name under which a template's kernel carries what is known of its attention.
 _OPTION = "NEUSIGHT_ATTENTION"
