@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from neusight.fake_cuda.patching import Patches
 from neusight.fake_cuda.torch_api.attention_choice import AttentionCall, choose_attention
+from neusight.predictors.gpu import GPU
 from neusight.recording.signature import spec_of
-
-if TYPE_CHECKING:
-    from neusight.predictors.gpu import GPU
 
 #: Functions of torch._C, and the kernel that each asks about.
 _QUERIES = {
@@ -32,9 +30,7 @@ def install_attention_queries(
         def answer(params: Any, debug: bool = False) -> bool:
             tensors = (params.query, params.key, params.value)
             call = AttentionCall(
-                query=spec_of(params.query),
-                key=spec_of(params.key),
-                value=spec_of(params.value),
+                *map(spec_of, tensors),
                 mask=None if params.attn_mask is None else spec_of(params.attn_mask),
                 mask_requires_grad=params.attn_mask is not None and params.attn_mask.requires_grad,
                 requires_grad=torch.is_grad_enabled() and any(t.requires_grad for t in tensors),
