@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from email.message import Message
 from importlib import import_module, metadata
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from types import FrameType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from neusight.stubs.catalogue import CATALOGUE, TAKE_WHAT_IS_THERE
 from neusight.stubs.requirements import is_optional, lacks_what_is_imported
-
-if TYPE_CHECKING:
-    from contextlib import ExitStack
-
 
 #: Where the spec of a stub says that it comes from.
 _ORIGIN = "stub of neusight"
@@ -112,7 +109,6 @@ class _StubFinder(metadata.DistributionFinder):
     def find_distributions(
         self, context: metadata.DistributionFinder.Context | None = None
     ) -> Iterable[metadata.Distribution]:
-        """The distributions of the packages that are replaced."""
         wanted = None if context is None else context.name
         for package, stub in CATALOGUE.items():
             is_requested = wanted is None or _plain(wanted) in (_plain(stub.distribution), package)
@@ -245,7 +241,6 @@ class _Distribution(metadata.Distribution):
         self._headers["Version"] = version
 
     def read_text(self, filename: str) -> str | None:
-        """The text of a file of the metadata."""
         return {
             "METADATA": self._headers.as_string(),
             "top_level.txt": f"{self._package}\n",
