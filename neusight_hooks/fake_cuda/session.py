@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -19,7 +19,9 @@ from neusight.fake_cuda.compiling.compiler import install_compiler
 from neusight.fake_cuda.compiling.trial import install_trial
 from neusight.fake_cuda.compiling.wrappers import Wrappers
 from neusight.fake_cuda.core import enter_cuda_core, record_functions_failure
+from neusight.fake_cuda.distributed.peers.link import Link
 from neusight.fake_cuda.distributed.peers.waiting_time import DEFAULT_WAIT_S
+from neusight.fake_cuda.distributed.rank import Rank
 from neusight.fake_cuda.modules import install_modules
 from neusight.fake_cuda.nested.construction import install_nested
 from neusight.fake_cuda.nvml.installation import install_nvml
@@ -50,23 +52,19 @@ from neusight.fake_cuda.user_extensions.gradients import install_gradients
 from neusight.fake_cuda.user_extensions.numeric_checks import install_numeric_checks
 from neusight.fake_cuda.user_extensions.subclasses import install_subclasses
 from neusight.fake_cuda.user_kernels import install_user_kernels
+from neusight.predictors.gpu import GPU
 from neusight.recording.call_stack import CallStacks
 from neusight.recording.dispatch.eager_errors import quiet_fake_kernels
 from neusight.recording.dispatch.operator_calls import OperatorCalls
 from neusight.recording.dispatch.record_functions import RecordFunctions
 from neusight.recording.handlers import HANDLERS
 from neusight.recording.recorder import Recorder, RecordingMode
+from neusight.timeline.host import HostProfile
+from neusight.timeline.launches import Pricing
 
 if not missing("distributed"):
     # Its modules take such names at their top, from a torch that is not patched yet.
     import neusight.fake_cuda.distributed.installation  # noqa: F401  (loaded for later)
-
-if TYPE_CHECKING:
-    from neusight.fake_cuda.distributed.peers.link import Link
-    from neusight.fake_cuda.distributed.rank import Rank
-    from neusight.predictors.gpu import GPU
-    from neusight.timeline.host import HostProfile
-    from neusight.timeline.launches import Pricing
 
 
 @dataclass

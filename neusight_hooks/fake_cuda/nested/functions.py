@@ -53,10 +53,9 @@ for _name in (
 @on_nested("to", "cpu")
 def _to(self: NestedTensor, *args: Any, **kwargs: Any) -> Any:
     packed = self.packed.to(*args, **kwargs) if args or kwargs else self.packed.cpu()
-    if packed.device.type == "cuda":
-        return _same(self, packed)
-    parts = [part.permute(self.order) for part in packed.split(list(self.lengths))]
-    return torch._nested_tensor_from_tensor_list(parts)
+    moved = _same(self, packed)
+    is_on_gpu = packed.device.type == "cuda"
+    return moved if is_on_gpu else torch._nested_tensor_from_tensor_list(_parts(moved))
 
 
 def _both(name: str) -> None:
@@ -128,7 +127,7 @@ def _softmax(input: NestedTensor, dim: int = -1, *args: Any, **kwargs: Any) -> A
 
 def _inner(nested: NestedTensor, dim: int) -> int:
     """The dimension of the rows that stands there; that of lengths and the batch are refused."""
-    place = dim % (len(nested.order) + 1)
+    place = dim % nested.ndim
     if place == 0 or nested.order[place - 1] == 0:
         raise RuntimeError(
             f"dimension {dim} of a nested tensor is not regular; to_padded_tensor() or "
@@ -147,7 +146,7 @@ def _sum(self: NestedTensor, dim: Any = None, keepdim: bool = False, **kwargs: A
 
 @on_nested("transpose")
 def _transpose(self: NestedTensor, dim0: int, dim1: int) -> NestedTensor:
-    rank = len(self.order) + 1
+    rank = self.ndim
     first, second = dim0 % rank, dim1 % rank
     if 0 in (first, second):
         raise RuntimeError("Nested tensor dimension 0 cannot be transposed")
@@ -183,12 +182,12 @@ def _view(self: NestedTensor, *shape: Any) -> NestedTensor:
 def _unflatten(self: NestedTensor, dim: int, sizes: Sequence[int]) -> NestedTensor:
     _inner(self, dim)
     rows = self.packed.permute(self.order)
-    return nested_of(rows.unflatten(dim % (len(self.order) + 1) - 1, tuple(sizes)), self.lengths)
+    return nested_of(rows.unflatten(dim % self.ndim - 1, tuple(sizes)), self.lengths)
 
 
 @on_nested("flatten")
 def _flatten(self: NestedTensor, start_dim: int = 0, end_dim: int = -1) -> NestedTensor:
-    rank = len(self.order) + 1
+    rank = self.ndim
     rows = self.packed.permute(self.order)
     return nested_of(rows.flatten(start_dim % rank - 1, end_dim % rank - 1), self.lengths)
 
@@ -310,24 +309,21 @@ def _padded(self: NestedTensor, padding: float, output_size: Any = None, out: An
 def _size(self: NestedTensor, dim: int | None = None) -> int:
     if dim is None:
         raise RuntimeError("NestedTensorImpl doesn't support sizes; size(i) returns regular ones")
-    place = dim % (len(self.order) + 1)
+    place = dim % self.ndim
     if place == 0:
         return len(self.lengths)
-    if self.order[place - 1] == 0 and len(set(self.lengths)) > 1:
+    inner = self.order[place - 1]
+    if inner == 0 and len(set(self.lengths)) > 1:
         raise RuntimeError(
             f"Given dimension {dim} is irregular and does not have a size (it is not the same in "
             "all parts)."
         )
-    return (
-        self.lengths[0]
-        if self.order[place - 1] == 0
-        else int(self.packed.shape[self.order[place - 1]])
-    )
+    return int(self.packed.shape[inner]) if inner else self.lengths[0]
 
 
 @on_nested("dim")
 def _dim(self: NestedTensor) -> int:
-    return len(self.order) + 1
+    return self.ndim
 
 
 @on_nested("numel", "nelement")
