@@ -26,7 +26,6 @@ def install_nested(patches: Patches, recorder: Recorder) -> None:
 
 
 def _moved(source: torch.Tensor, device: Any, dtype: torch.dtype | None) -> NestedTensor:
-    """A copy on the GPU of a nested tensor on the CPU."""
     copy = torch.ops.aten._to_copy.default
     kind = dtype or source.dtype
     return from_parts([copy(part, device=device, dtype=kind) for part in source.unbind()])
