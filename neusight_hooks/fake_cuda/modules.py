@@ -206,7 +206,6 @@ class _MovedTensors:
         module._parameters[name] = nn.Parameter(moved, parameter.requires_grad)
 
     def buffer(self, module: Any, name: str, buffer: Any, fn: Callable[[Any], Any]) -> None:
-        """Moves a buffer; the module holds the new tensor."""
         moved = fn(buffer)
         if moved is not buffer and not isinstance(buffer, ForecastTensor):
             self._held.append((module._buffers, name, buffer))

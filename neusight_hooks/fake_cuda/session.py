@@ -156,9 +156,13 @@ def _install_distributed(on: Opening) -> None:
     """Process groups; where this torch lacks what they need, the first one that a program creates
     is an UnsupportedTorchError, and programs on one GPU run as ever."""
     if missing("distributed"):
-        if on.rank is not None:
+
+        def refuse(*args: object, **kwargs: object) -> None:
             require("distributed")
-        on.patches.set(torch.distributed, "init_process_group", _refuse_process_groups)
+
+        if on.rank is not None:
+            refuse()
+        on.patches.set(torch.distributed, "init_process_group", refuse)
         return
     from neusight.fake_cuda.distributed.installation import install_distributed
 
@@ -166,10 +170,6 @@ def _install_distributed(on: Opening) -> None:
         on.patches, on.recorder, on.gpu, on.on_query, on.rank, on.link, on.wait_s,
         virtual_time=on.virtual_time,
     )  # fmt: skip
-
-
-def _refuse_process_groups(*args: object, **kwargs: object) -> None:
-    require("distributed")
 
 
 def _install_generators(on: Opening) -> None:
@@ -216,7 +216,10 @@ def _install_overlay(on: Opening) -> None:
 
 def _install_settings(on: Opening) -> None:
     """What torch and Python set for themselves is so again afterwards."""
-    _set_only_lift_cpu_tensors(on.undo)
+    # torch.tensor(..., device="cuda") makes a CPU tensor and moves it; it writes to no GPU.
+    lifts: Any = torch._C._set_only_lift_cpu_tensors
+    on.undo.callback(lifts, torch._C._only_lift_cpu_tensors())
+    lifts(True)
     _raise_recursion_limit(on.undo)
     on.undo.callback(torch.set_rng_state, torch.get_rng_state())
     on.undo.enter_context(torch.autograd.set_multithreading_enabled(False))
@@ -285,9 +288,3 @@ def _raise_recursion_limit(undo: ExitStack) -> None:
 
     undo.callback(restore)
     sys.setrecursionlimit(room)
-
-
-def _set_only_lift_cpu_tensors(undo: ExitStack) -> None:
-    """torch.tensor(..., device="cuda") makes a CPU tensor and moves it; it writes to no GPU."""
-    undo.callback(torch._C._set_only_lift_cpu_tensors, torch._C._only_lift_cpu_tensors())
-    torch._C._set_only_lift_cpu_tensors(True)

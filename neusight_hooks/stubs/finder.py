@@ -73,7 +73,9 @@ class _StubFinder(metadata.DistributionFinder):
             return self._guarded(real)
         if not _may_find(package):
             return None
-        _settle(package)
+        settle = getattr(_home_of(package), "settle", None)
+        if settle is not None:  # what must be done before the stub can be found
+            settle()
         return _spec_of(fullname)
 
     def _real(
@@ -178,20 +180,12 @@ def _name_of(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__", ""))
 
 
-def _settle(package: str) -> None:
-    """Runs what must be done before the stub can be found."""
-    settle = getattr(import_module(f"{_HOMES}.{CATALOGUE[package].home}"), "settle", None)
-    if settle is not None:
-        settle()
-
-
-#: Where the stubs are.
-_HOMES = "neusight.stubs.packages"
+def _home_of(package: str) -> Any:
+    return import_module(f"neusight.stubs.packages.{CATALOGUE[package].home}")
 
 
 def _modules_of(package: str) -> Mapping[str, Mapping[str, Any]]:
-    home: Any = import_module(f"{_HOMES}.{CATALOGUE[package].home}")
-    modules: Mapping[str, Mapping[str, Any]] = home.MODULES
+    modules: Mapping[str, Mapping[str, Any]] = _home_of(package).MODULES
     return modules
 
 

@@ -109,14 +109,11 @@ def _kind(kernel: Any) -> Kind:
         return "template"
     if "Combo" in name:
         return "foreach"
-    if not getattr(kernel, "inside_reduction", False) and not _reduces(kernel):
+    features = getattr(kernel, "features", None)
+    reduces = features is not None and features.is_reduction()
+    if not getattr(kernel, "inside_reduction", False) and not reduces:
         return "pointwise"
     return "persistent_reduction" if getattr(kernel, "persistent_reduction", False) else "reduction"
-
-
-def _reduces(kernel: Any) -> bool:
-    features = getattr(kernel, "features", None)
-    return bool(features is not None and features.is_reduction())
 
 
 def _buffers(
@@ -298,9 +295,8 @@ def num_instructions(source: str, *, rows: int = 1) -> int:
     """
     lines = source[max(0, source.rfind("@triton.jit")) :].splitlines()
     inside = _are_inside_loops(lines)
-    if any(inside) or rows > 1:
-        each = inside if any(inside) else [True] * len(lines)
-        counts = [_instructions(line) * counted for line, counted in zip(lines, each, strict=True)]
+    if any(inside):
+        counts = [_instructions(line) * is_in for line, is_in in zip(lines, inside, strict=True)]
         return _shared_among(rows, lines, counts)
     counts = [_instructions(line) for line in lines]
     of_runs = sum(count for count, is_so in zip(counts, _are_of_runs(lines), strict=True) if is_so)

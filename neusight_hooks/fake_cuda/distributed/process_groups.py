@@ -126,7 +126,7 @@ def _check_size(rank: Rank, world_size: int, *, is_stated: bool) -> None:
 
 def _leave_groups(before: Set[Any]) -> None:
     """Ends the groups that the program made; those that were there before stay."""
-    made = [group for group in c10d._world.pg_map if group not in before]
+    made: list[Any] = [group for group in c10d._world.pg_map if group not in before]
     if c10d.GroupMember.WORLD in made:
         made = [None]  # all
     for group in made:

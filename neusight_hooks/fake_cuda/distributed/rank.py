@@ -57,7 +57,6 @@ class Rank:
 
     @property
     def node(self) -> int:
-        """The number of its host."""
         return self.index // self.gpus_per_node
 
     @property

@@ -72,7 +72,6 @@ class GPUReadings:
         return f"GPU-00000000-0000-0000-0000-{index:012d}"
 
     def bus_id(self, index: int) -> str:
-        """Its address on the PCI bus."""
         return f"00000000:{index + 1:02X}:00.0"
 
     def to_json(self) -> str:

@@ -45,7 +45,6 @@ class StartedProcess:
 
     @property
     def as_text(self) -> str:
-        """It, for an environment."""
         return json.dumps([self.number, self.name, self.line])
 
     @classmethod

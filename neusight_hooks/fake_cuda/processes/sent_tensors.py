@@ -35,7 +35,6 @@ def _received(
     requires_grad: bool,
     is_parameter: bool,
 ) -> torch.Tensor:
-    """The tensor in the process that it was sent to."""
     found = torch.empty_strided(shape, stride, dtype=dtype, device=device)
     if is_parameter:
         return torch.nn.Parameter(found, requires_grad)

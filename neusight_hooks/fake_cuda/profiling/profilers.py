@@ -197,8 +197,6 @@ def _install_windows(patches: Patches, profilers: ProgramProfilers) -> None:
 
 
 def _inside(recorder: Recorder, function: Callable[P, R]) -> Callable[P, R]:
-    """The function, as work of neusight's own."""
-
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         with recorder.mode.inside():
             return function(*args, **kwargs)

@@ -87,7 +87,6 @@ class ProfileResults:
         return found
 
     def save(self, path: str, *args: Any, **kwargs: Any) -> None:
-        """Writes the trace, as Kineto does."""
         shown, recording = self._shown, self._recording
         header, events = trace_text(
             self._timeline, self._memory, self._gpu,

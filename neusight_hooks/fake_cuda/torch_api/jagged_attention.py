@@ -52,12 +52,14 @@ def _call(params: Any, backend: str) -> AttentionCall:
     lengths = [tensor._get_max_seqlen() for tensor in tensors]
     mask = params.attn_mask
     longest = max(lengths)
-    specs = (
+    query, key, value = (
         _dense(tensor, longest if params.is_causal else length)
         for tensor, length in zip(tensors, lengths, strict=True)
     )
     return AttentionCall(
-        *specs,
+        query=query,
+        key=key,
+        value=value,
         mask=None if mask is None else _dense(mask, longest),
         requires_grad=torch.is_grad_enabled() and any(t.requires_grad for t in tensors),
         dropout_p=params.dropout,

@@ -200,7 +200,9 @@ def _attention(chosen: Callable[[AttentionCall], str]) -> Callable[..., Any]:
         needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
         backends = torch._C
         call = AttentionCall(
-            *map(_spec_of, tensors),
+            query=_spec_of(query),
+            key=_spec_of(key),
+            value=_spec_of(value),
             mask=None if attn_mask is None else _spec_of(attn_mask),
             mask_requires_grad=attn_mask is not None and attn_mask.requires_grad,
             requires_grad=needs_grad,
@@ -220,7 +222,11 @@ def _attention(chosen: Callable[[AttentionCall], str]) -> Callable[..., Any]:
             return _run_flash(query, key, value, dropout_p, is_causal, scale)
         if choice in ("efficient", "cudnn"):
             mask = _float_mask(attn_mask, query, key, align=choice == "efficient")
-            op = getattr(aten, f"_scaled_dot_product_{choice}_attention").default
+            op = (
+                aten._scaled_dot_product_efficient_attention.default
+                if choice == "efficient"
+                else aten._scaled_dot_product_cudnn_attention.default
+            )
             return op(*tensors, mask, needs_grad, dropout_p, is_causal, scale=scale)[0]
         if choice == "math":
             return aten._scaled_dot_product_attention_math.default(

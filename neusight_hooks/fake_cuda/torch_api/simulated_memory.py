@@ -127,10 +127,9 @@ class _Counted(HistoricPlacement):
 
     def segment_changed(self, change: SegmentChange) -> None:
         super().segment_changed(change)
-        if change.action in ("segment_alloc", "segment_map"):
-            self.segments.add(change.num_bytes, 0, change.is_small)
-        else:
-            self.segments.remove(change.num_bytes, 0, change.is_small)
+        is_new = change.action in ("segment_alloc", "segment_map")
+        count = self.segments.add if is_new else self.segments.remove
+        count(change.num_bytes, 0, change.is_small)
 
 
 class SimulatedMemory:

@@ -27,7 +27,6 @@ def _sizes(shape: Shape) -> tuple[int, ...]:
 
 @counted("apex")
 def fused_layer_norm(input: Tensor, normalized_shape: Shape, eps: float = 1e-6) -> Tensor:
-    """A layer norm without weights."""
     return F.layer_norm(input, _sizes(normalized_shape), eps=eps)
 
 
@@ -40,13 +39,11 @@ def fused_layer_norm_affine(
     eps: float = 1e-6,
     memory_efficient: bool = False,
 ) -> Tensor:
-    """A layer norm with its weights."""
     return F.layer_norm(input, _sizes(normalized_shape), weight, bias, eps)
 
 
 @counted("apex")
 def fused_rms_norm(input: Tensor, normalized_shape: Shape, eps: float = 1e-6) -> Tensor:
-    """A norm by the root of the mean square, without weights."""
     return F.rms_norm(input, list(_sizes(normalized_shape)), eps=eps)
 
 
@@ -58,7 +55,6 @@ def fused_rms_norm_affine(
     eps: float = 1e-6,
     memory_efficient: bool = False,
 ) -> Tensor:
-    """A norm by the root of the mean square, with its weights."""
     return F.rms_norm(input, list(_sizes(normalized_shape)), weight, eps)
 
 

@@ -79,7 +79,6 @@ def causal_conv1d_fn(
     "conv_state_indices=None",
 )
 def causal_conv1d_update(x: Tensor, conv_state: Tensor, weight: Tensor, bias: Any) -> Any:
-    """One step of it, with its last inputs kept."""
     return _conv_update(x, conv_state, weight, bias)
 
 
@@ -154,7 +153,6 @@ _state_update = make_op(
     "state_batch_indices=None",
 )
 def selective_state_update(dt_softplus: bool, state_batch_indices: Any, **operands: Any) -> Any:
-    """One step of a scan, with its state."""
     return _state_update(**operands)
 
 

@@ -74,7 +74,6 @@ class JITFunction(KernelInterface):
         self.written = _written_by(fn, self.arg_names)
 
     def warmup(self, *args: Any, grid: Any, **kwargs: Any) -> Any:
-        """Compiles it, were there a compiler."""
         return self.run(*args, grid=grid, warmup=True, **kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
@@ -146,7 +145,6 @@ class Heuristics(KernelInterface):
             given[name] = value(given)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the kernel with them."""
         given = {**dict(zip(self.arg_names, args, strict=False)), **kwargs}
         self.add_arguments(given)
         return self.fn.run(*args, **kwargs, **{name: given[name] for name in self.values})
@@ -377,7 +375,6 @@ class Plotted:
         self.benchmarks = benchmarks if isinstance(benchmarks, list) else [benchmarks]
 
     def run(self, show_plots: bool = False, print_data: bool = False, **others: Any) -> None:
-        """Runs it, and prints its times."""
         for benchmark in self.benchmarks:
             for x in benchmark.x_vals:
                 values = x if isinstance(x, (list, tuple)) else [x] * len(benchmark.x_names)
@@ -391,7 +388,6 @@ class Plotted:
 
 
 def perf_report(benchmarks: Any) -> Callable[[Callable[..., Any]], Plotted]:
-    """Decorates a function that is run for each point of a benchmark."""
     return lambda fn: Plotted(fn, benchmarks)
 
 

@@ -85,7 +85,6 @@ class BlockDiagonalMask(AttentionBias):
         return mask, torch.cat(flat, dim=1)
 
     def split(self, tensor: Tensor) -> list[Tensor]:
-        """The tensors of the list again."""
         sizes = self.batch_sizes or [1] * len(self.q_seqinfo.lengths)
         rest = iter(self.q_seqinfo.lengths)
         lengths = [sum(islice(rest, size)) for size in sizes]
@@ -96,7 +95,6 @@ class BlockDiagonalMask(AttentionBias):
         ]
 
     def make_causal(self) -> Any:
-        """The same, each sequence causal."""
         return BlockDiagonalCausalMask(self.q_seqinfo, self.k_seqinfo, self.batch_sizes)
 
 

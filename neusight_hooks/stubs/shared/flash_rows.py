@@ -167,7 +167,6 @@ def rms_norm_fn(x: Tensor, **settings: Any) -> Any:
 
 @counted("flash_attn")
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    """The norm by the root of the mean square."""
     return cast("Tensor", _normed(x, weight, None, None, True))
 
 
@@ -297,5 +296,4 @@ _swiglu = silu_product("flash_attn")
 
 @counted("flash_attn")
 def swiglu(x: Tensor, y: Tensor) -> Tensor:
-    """silu(x) · y in one kernel."""
     return _swiglu(x, y)

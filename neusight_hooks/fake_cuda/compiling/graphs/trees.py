@@ -322,7 +322,6 @@ class GraphTrees:
             inputs[at] = copied
 
     def _alike(self, tensor: ForecastTensor) -> ForecastTensor:
-        """Memory for the same sizes and strides."""
         with torch._C._DisableTorchDispatch():
             made = self._recorder.mode.new_tensor(
                 tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor._fake_device

@@ -150,13 +150,8 @@ class MessageServer:
     def give_up(self, rank: int, limit_s: float) -> None:
         """A rank has waited for too long."""
         waiting = self._waiting.pop(rank)
-        self._reply(
-            rank,
-            Reply(
-                "unanswered",
-                f"{_words(rank, waiting)}, but got no reply within {limit_s:g} s (--wait)",
-            ),
-        )
+        text = f"{_words(rank, waiting)}, but got no reply within {limit_s:g} s (--wait)"
+        self._reply(rank, Reply("unanswered", text))
         self._reply_to_waiting()
 
     @property

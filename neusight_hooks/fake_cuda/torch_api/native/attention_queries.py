@@ -30,7 +30,9 @@ def install_attention_queries(
         def answer(params: Any, debug: bool = False) -> bool:
             tensors = (params.query, params.key, params.value)
             call = AttentionCall(
-                *map(spec_of, tensors),
+                query=spec_of(params.query),
+                key=spec_of(params.key),
+                value=spec_of(params.value),
                 mask=None if params.attn_mask is None else spec_of(params.attn_mask),
                 mask_requires_grad=params.attn_mask is not None and params.attn_mask.requires_grad,
                 requires_grad=torch.is_grad_enabled() and any(t.requires_grad for t in tensors),
