@@ -186,6 +186,11 @@ class GPU:
         """Boost clock in Hz."""
         return self.boost_clock_mhz * 1e6
 
+    @property
+    def dram_bytes_per_us(self) -> float:
+        """Bytes that streaming moves to or from DRAM in a µs."""
+        return self.bandwidth_gbps * 1e3 * self.bandwidth_utilization
+
     def to_json(self) -> dict[str, Any]:
         """Every figure as plain JSON values; `GPU.from_json` reads it back."""
         plain: dict[str, Any] = {}

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from neusight.predictors.clusters.placement import placement_of
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import (
     OUTER_SCALED,
@@ -49,7 +48,7 @@ from neusight.predictors.learned.features import (
 from neusight.predictors.learned.network import Network, exp_of, load_network
 from neusight.predictors.learned.radeon import RADEON, RADEON_SPREAD, RELATIVES, radeon_us
 from neusight.predictors.physics.communication.measured import curve_of
-from neusight.predictors.physics.communication.system import is_bridged, system_of
+from neusight.predictors.physics.communication.system import is_bridged, place_of, system_of
 from neusight.predictors.physics.convolution import convolution_timings, shares_lanes
 from neusight.predictors.physics.gemm import is_vector_product
 from neusight.predictors.physics.packed_weights import PACKED_ROWS
@@ -161,9 +160,8 @@ def _is_switched(name: str, size: CollectiveSize, gpu: GPU) -> bool:
     measured = name in _COLLECTIVES and 2 <= size.world_size <= _MOST_RANKS and size.num_bytes > 0
     if not measured or not gpu.link_kind.startswith("NVLink") or is_bridged(gpu):
         return False
-    system = system_of(gpu)
-    place = placement_of(size, system, is_stated=gpu.topology is not None)
-    if place.network is not None or curve_of(name, size, place, system) is not None:
+    place = place_of(size, gpu)
+    if place.network is not None or curve_of(name, size, place, system_of(gpu)) is not None:
         return False
     return place.inside.kind == "switch" and place.inside.gbps >= gpu.link_gbps > 0
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from neusight.predictors.gpu import GPU
-from neusight.predictors.kernel import DTYPE_BYTES, GemmSize, Kernel
+from neusight.predictors.kernel import DTYPE_BYTES, GemmSize, Kernel, size_of
 from neusight.predictors.physics.physical_time import Bound, PhysicalTime, smooth_maximum
 from neusight.predictors.physics.power import filled_in
 from neusight.predictors.physics.roofline import flop_roofline_us
@@ -68,15 +68,15 @@ SPREAD = 0.4
 def packed_timing(kernel: Kernel, gpu: GPU, tiled: PhysicalTime) -> PhysicalTime:
     """The time of a product with a packed weight; `tiled` is that of a plain product whose weight
     has as many bytes."""
-    size = kernel.size
-    assert isinstance(size, GemmSize)
+    size = size_of(kernel, GemmSize)
     rows = PACKED_ROWS[kernel.variant]
     passes = -(-size.m // rows)
     clocks = gpu.num_sms * gpu.clock_hz * 1e-6  # of all SMs, per µs
     weight_bytes = kernel.bytes_read - size.m * size.k * DTYPE_BYTES[kernel.dtype]
-    bandwidth = gpu.bandwidth_gbps * 1e3 * gpu.bandwidth_utilization
+    ratio = kernel.num_bytes / (_WEIGHT_REACH * gpu.l2_bytes)
+    leaving_share = ratio * ratio / (1.0 + ratio * ratio)
 
-    dram_us = kernel.num_bytes * _leaving_share(kernel.num_bytes, gpu) / bandwidth
+    dram_us = kernel.num_bytes * leaving_share / gpu.dram_bytes_per_us
     if kernel.variant == "packed_outputs":
         outputs_us = gpu.floor_us + max(dram_us, _outputs_us(size, gpu))
         return replace(tiled, time_us=outputs_us, bound="compute", spread=SPREAD)
@@ -120,8 +120,3 @@ def _utilization(kernel: Kernel, gpu: GPU) -> float:
     known = filled_in(gpu)
     has_unit = gpu.has_matrix_unit(kernel.compute)
     return known.gemm_utilization if has_unit else known.fp32_gemm_utilization
-
-
-def _leaving_share(footprint_bytes: float, gpu: GPU) -> float:
-    ratio = footprint_bytes / (_WEIGHT_REACH * gpu.l2_bytes)
-    return ratio * ratio / (1.0 + ratio * ratio)

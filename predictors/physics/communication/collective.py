@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from neusight.predictors.clusters.placement import GroupPlacement, placement_of
+from neusight.predictors.clusters.placement import GroupPlacement
 from neusight.predictors.clusters.topology import Level
 from neusight.predictors.gpu import GPU
-from neusight.predictors.kernel import DTYPE_BYTES, CollectiveSize, Kernel, KernelClass
+from neusight.predictors.kernel import DTYPE_BYTES, CollectiveSize, Kernel, KernelClass, size_of
 from neusight.predictors.physics.communication.channels import CHANNEL_THREADS, num_channels
 from neusight.predictors.physics.communication.measured import (
     curve_of,
@@ -20,7 +20,7 @@ from neusight.predictors.physics.communication.measured import (
     measured_us,
 )
 from neusight.predictors.physics.communication.network import Crossing, network_us
-from neusight.predictors.physics.communication.system import system_of
+from neusight.predictors.physics.communication.system import place_of, system_of
 from neusight.predictors.physics.launch_geometry import geometry_of
 from neusight.predictors.physics.physical_time import PhysicalTime, smooth_maximum
 from neusight.predictors.physics.roofline import sent_bytes, switches_add_up
@@ -97,19 +97,17 @@ def collective_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
     With one rank nothing crosses a link: the floor of a copy. TopologyError where no level of the
     GPU's topology joins the group.
     """
-    size = kernel.size
-    assert isinstance(size, CollectiveSize)
+    size = size_of(kernel, CollectiveSize)
     if size.world_size <= 1:
-        copy_us = 2.0 * size.num_bytes / (gpu.bandwidth_gbps * 1e3 * gpu.bandwidth_utilization)
+        copy_us = 2.0 * size.num_bytes / gpu.dram_bytes_per_us
         return PhysicalTime(time_us=gpu.floor_us + copy_us, bound="communication", spread=_SPREAD)
     if kernel.variant in ("one_shot", "two_shot"):
         reads_us = direct_us(size, gpu, in_two=kernel.variant == "two_shot")
         if math.isfinite(reads_us):
             return PhysicalTime(time_us=reads_us, bound="communication", spread=_DIRECT_SPREAD)
     at_most_us = math.inf
-    system = system_of(gpu)
-    place = placement_of(size, system, is_stated=gpu.topology is not None)
-    curve = curve_of(kernel.name, size, place, system)
+    place = place_of(size, gpu)
+    curve = curve_of(kernel.name, size, place, system_of(gpu))
     if curve is None:
         time_us, spread = physical_us(kernel.name, size, gpu, place), _spread_of(place)
         if _is_added_up(kernel):
@@ -158,9 +156,8 @@ def channels_of(kernel: Kernel, gpu: GPU) -> int:
     ...  for name in ("all_gather", "all_reduce")]
     [24, 16]
     """
-    size = kernel.size
-    assert isinstance(size, CollectiveSize)
-    place = placement_of(size, system_of(gpu), is_stated=gpu.topology is not None)
+    size = size_of(kernel, CollectiveSize)
+    place = place_of(size, gpu)
     in_switches = _is_added_up(kernel) and math.isfinite(_in_switches_us(size, gpu, place))
     return num_channels(kernel.name, size, gpu, place, adds_in_switches=in_switches)
 
