@@ -31,12 +31,11 @@ _MULTIPLES = (1e-4, 1e4)
 
 @dataclass(frozen=True)
 class LevelFit:
-    """What measurements say of a level: before and after, by how many curves, and the mean error
-    over all their sizes of the level's own figures, before and after."""
+    """What measurements say of a level: before and after, and the mean error over all their sizes
+    of the level's own figures, before and after."""
 
     before: Level
     after: Level
-    num_curves: int
     error_before: float
     error_after: float
 
@@ -131,11 +130,10 @@ def _fitted_level(
     # Groups that were not measured stay uncertain: those of data/modern's A100 cluster, each from
     # the others' share and latencies, come out 26 to 89 % off.
     after = replace(_rounded(_with(level, share, multiple)), spread=min(level.spread, Level.spread))
-    return LevelFit(
-        level, after, len(curves),
-        _mean_error(curves, lambda curve: times_us(level, curve)),
-        _mean_error(curves, lambda curve: times_us(after, curve)),
-    )  # fmt: skip
+    before_error, after_error = (
+        _mean_error(curves, partial(times_us, tried)) for tried in (level, after)
+    )
+    return LevelFit(level, after, before_error, after_error)
 
 
 def _fitted_to(

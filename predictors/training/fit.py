@@ -184,11 +184,9 @@ def _preceding_us(group: Group) -> Floats:
     times = np.array(
         [sum(priced[kernel].latency_us for kernel in launch[:-1]) for launch in group.launches]
     )
-    return (
-        times
-        if group.parts_us is None
-        else np.where(np.isnan(group.parts_us), times, group.parts_us)
-    )
+    if group.parts_us is None:
+        return times
+    return np.where(np.isnan(group.parts_us), times, group.parts_us)
 
 
 def _described(
@@ -197,13 +195,12 @@ def _described(
     """Features and physical time of each kernel."""
     timings = Tiled(sustained=sustained, correction=None).timings(kernels, gpu)
     describe = FAMILIES[family].table
-    parts = [
+    features = [
         describe(kernels[start : start + _CHUNK], timings[start : start + _CHUNK], gpu)
         for start in range(0, len(kernels), _CHUNK)
     ]
-    width = len(FAMILIES[family].names)
-    features = np.concatenate(parts) if parts else np.empty((0, width))
-    return features, np.array([timing.time_us for timing in timings])
+    none = np.empty((0, len(FAMILIES[family].names)))
+    return np.concatenate([none, *features]), np.array([timing.time_us for timing in timings])
 
 
 def with_prior_constants(rows: Rows, family: str, *, without: Callable[[GPU], bool]) -> Rows:
@@ -348,11 +345,17 @@ def _output(layers: Layers, values: torch.Tensor, bound: float) -> torch.Tensor:
 # -- intervals ---------------------------------------------------------------------------------
 
 
-def _spreads(network: Network, rows: Sequence[Rows], masks: Sequence[Bools]) -> Floats:
-    """Half widths that hold `COVERAGE` of those rows, by size class; each group counts alike, but
-    for those of few rows."""
+def _spreads(
+    network: Network,
+    rows: Sequence[Rows],
+    *,
+    of: Callable[[NDArray[np.uint64]], Bools] = is_held_out,
+) -> Floats:
+    """Half widths that hold `COVERAGE` of the rows of those shapes, by size class; each group
+    counts alike, but for those of few rows."""
     errors, classes, weights = [], [], []
-    for part, mask in zip(rows, masks, strict=True):
+    for part in rows:
+        mask = of(part.shape)
         if not mask.any():
             continue
         predicted = part.physics_us[mask] * exp_of(network.run(part.features[mask]))
@@ -386,27 +389,19 @@ def _quantile(values: Floats, weights: Floats) -> float:
 
 def calibrated(network: Network, rows: Sequence[Rows]) -> Network:
     """The network of known GPUs with their intervals, from the held-out shapes of each."""
-    known = np.stack([_spreads_on(network, rows, name) for name in network.gpus])
-    return replace(network, spreads=known)
+    own = ([part for part in rows if part.group.gpu.name == name] for name in network.gpus)
+    return replace(network, spreads=np.stack([_spreads(network, parts) for parts in own]))
 
 
 def _calibrated_on(network: Network, predicted: Sequence[Rows]) -> Network:
     """The same from rows that networks without their shapes have predicted."""
-    neutral = _neutral(network)
-    known = []
-    for name in network.gpus:
-        own = [part for part in predicted if part.group.gpu.name == name]
-        masks = [np.ones(len(part.target), dtype=np.bool_) for part in own]
-        known.append(_spreads(neutral, own, masks))
+    own = ([part for part in predicted if part.group.gpu.name == name] for name in network.gpus)
+    known = [_spreads(_neutral(network), parts, of=_every_of) for parts in own]
     return replace(network, spreads=np.stack(known))
 
 
 def _cross_validated(
-    rows: Sequence[Rows],
-    family: str,
-    *,
-    seed: int,
-    progress: Callable[[float], None],
+    rows: Sequence[Rows], family: str, *, seed: int, progress: Callable[[float], None]
 ) -> list[Rows]:
     """The rows with, as their physics, what a network says that saw none of their shape."""
     num_folds = RECIPES[family].num_folds
@@ -519,30 +514,27 @@ def _splits_of(rows: Sequence[Rows]) -> list[tuple[bool, Callable[[GPU], bool]]]
         for name, gpu in sorted(known.items())
         if architectures.count(architecture_of(gpu)) > 1
     ]
-    if len(set(architectures)) > 1:
-        splits += [(False, _is_of(architecture)) for architecture in sorted(set(architectures))]
+    every = sorted(set(architectures))
+    if len(every) > 1:
+        splits += [(False, _is_of(architecture)) for architecture in every]
     return splits
-
-
-def _widths(
-    pairs: Sequence[tuple[Network, Rows, Rows]],
-) -> tuple[Floats, Floats] | None:
-    """Half widths with own constants and with prior ones, None where nothing was left out."""
-    if not pairs:
-        return None
-    own = _spreads_of_pairs([(network, sample) for network, sample, _ in pairs])
-    prior = _spreads_of_pairs([(network, sample) for network, _, sample in pairs])
-    return own, prior
 
 
 def _named(name: str) -> Callable[[GPU], bool]:
     return lambda item: item.name == name
 
 
-def _spreads_on(network: Network, rows: Sequence[Rows], name: str) -> Floats:
-    """The half widths on a GPU of the training, from its held-out shapes."""
-    own = [part for part in rows if part.group.gpu.name == name]
-    return _spreads(network, own, [is_held_out(part.shape) for part in own])
+def _is_of(architecture: str) -> Callable[[GPU], bool]:
+    return lambda item: architecture_of(item) == architecture
+
+
+def _widths(pairs: Sequence[tuple[Network, Rows, Rows]]) -> tuple[Floats, Floats] | None:
+    """Half widths with own constants and with prior ones, None where nothing was left out."""
+    if not pairs:
+        return None
+    own = _spreads_of_pairs([(network, sample) for network, sample, _ in pairs])
+    prior = _spreads_of_pairs([(network, sample) for network, _, sample in pairs])
+    return own, prior
 
 
 def _within(
@@ -552,21 +544,12 @@ def _within(
     return lambda done: progress(start + share * done)
 
 
-def _is_of(architecture: str) -> Callable[[GPU], bool]:
-    return lambda item: architecture_of(item) == architecture
-
-
 def _sample(rows: Rows) -> Rows:
     """At most `_CALIBRATION_ROWS` rows, evenly spread."""
     mask = np.zeros(len(rows.target), dtype=np.bool_)
     mask[:: max(1, len(mask) // _CALIBRATION_ROWS)] = True
-    return Rows(
-        rows.group.chosen(mask),
-        rows.features[mask],
-        rows.physics_us[mask],
-        rows.measured_us[mask],
-        rows.shape[mask],
-    )
+    arrays = (rows.features, rows.physics_us, rows.measured_us, rows.shape)
+    return Rows(rows.group.chosen(mask), *(values[mask] for values in arrays))
 
 
 def _spreads_of_pairs(pairs: Sequence[tuple[Network, Rows]]) -> Floats:
@@ -575,9 +558,7 @@ def _spreads_of_pairs(pairs: Sequence[tuple[Network, Rows]]) -> Floats:
         replace(part, physics_us=part.physics_us * exp_of(network.run(part.features)))
         for network, part in pairs
     ]
-    neutral = _neutral(pairs[0][0])
-    masks = [np.ones(len(part.target), dtype=np.bool_) for part in corrected]
-    return _spreads(neutral, corrected, masks)
+    return _spreads(_neutral(pairs[0][0]), corrected, of=_every_of)
 
 
 def _neutral(network: Network) -> Network:
