@@ -271,12 +271,6 @@ def _was_measured(kernel: Kernel, gpu: GPU) -> bool:
     return kernel.layout == ("nn" if kernel.size.batch > 1 else "nt")
 
 
-def _carries_over(kernel: Kernel) -> bool:
-    """Whether the factor means something on another architecture: block-scaled FP8 products are
-    written for one (Hopper left out: 83 % off with the network, 14 % without)."""
-    return kernel.name != BLOCK_SCALED
-
-
 #: Newest GPU in the FP32 tables: A100.
 _NEWEST_FP32 = (8, 0)
 
@@ -312,10 +306,6 @@ _ARCHITECTURES_OF_MINOR = {
 }
 
 
-def _is_fp32_product(kernel: Kernel) -> bool:
-    return kernel.compute == "fp32" and isinstance(kernel.size, GemmSize)
-
-
 class Trained:
     """A `Correction` by networks, two a family: one that knows the GPUs of its training in detail
     and prices those alone, and a smoother one ("…_unseen"), trained to carry over to others."""
@@ -340,7 +330,9 @@ class Trained:
             if network is None:
                 continue
             if not network.gpus and architecture_of(gpu) not in network.architectures:
-                indices = [index for index in indices if _carries_over(kernels[index])]
+                # Block-scaled FP8 products are written for one architecture (Hopper left out: 83 %
+                # off with the network, 14 % without).
+                indices = [index for index in indices if kernels[index].name != BLOCK_SCALED]
             adjusted_of = _of_radeon if self._goes_by_relatives(family, gpu) else _adjusted
             for start in range(0, len(indices), _CHUNK):
                 chunk = indices[start : start + _CHUNK]
@@ -391,7 +383,8 @@ def _adjusted(
     widening = np.minimum(_WIDENING**outside, _WIDEST_FACTOR)
     spreads = network.spreads[knowledge_of(gpu, network)][classes] * widening
     least = _UNMEASURED_SPREAD
-    if not network.gpus and gpu.fp32_gemm_utilization and _is_fp32_product(kernels[0]):
+    is_fp32_product = family.startswith("gemm_fp32")
+    if not network.gpus and gpu.fp32_gemm_utilization and is_fp32_product:
         spreads, least = spreads * _OWN_FP32_SHARE, _OWN_FP32_LEAST
     return [
         Adjustment(factor, spread, in_range=missed == 0)

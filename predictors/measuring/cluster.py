@@ -15,7 +15,7 @@ from neusight.predictors.errors import CalibrationError
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import CollectiveSize
 from neusight.predictors.physics.communication.collective import physical_us
-from neusight.predictors.physics.communication.measured import measured_us
+from neusight.predictors.physics.communication.measured import interpolated_us
 from neusight.predictors.physics.communication.system import system_of
 
 #: Rounds in which the share is fitted to the largest size and the latency to the smallest.
@@ -71,7 +71,7 @@ def fitted_topology(
     return replace(topology, measured=kept, sources=sources), fits
 
 
-def held_out_error(topology: Topology, gpu: GPU, curve: Curve) -> float | None:
+def held_out_error(curve: Curve) -> float | None:
     """The mean error on every other size of a curve, forecast from the rest; None where fewer than
     three were measured."""
     kept = (*curve.points[:-1:2], curve.points[-1])
@@ -79,13 +79,7 @@ def held_out_error(topology: Topology, gpu: GPU, curve: Curve) -> float | None:
     if not rest:
         return None
     alone = replace(curve, points=kept)
-    found, _ = fitted_topology(topology, gpu, [alone], name=topology.name)
-    place, size = _place(found, alone), CollectiveSize(0, curve.ranks, curve.nodes)
-
-    def physics_us(moved: int) -> float:
-        return physical_us(curve.op, size._replace(num_bytes=moved), gpu, place)
-
-    errors = [abs(measured_us(alone, moved, physics_us) / took_us - 1) for moved, took_us in rest]
+    errors = [abs(interpolated_us(alone, moved) / took_us - 1) for moved, took_us in rest]
     return sum(errors) / len(errors)
 
 

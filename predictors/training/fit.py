@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+Shapes = NDArray[np.uint64]
 
 #: Coverage that the intervals are calibrated to.
 COVERAGE = 0.8
@@ -134,7 +135,7 @@ class Rows:
     features: Floats
     physics_us: Floats
     measured_us: Floats
-    shape: NDArray[np.uint64]
+    shape: Shapes
 
     @property
     def target(self) -> Floats:
@@ -220,7 +221,7 @@ def train(
     *,
     seed: int = 0,
     unseen: bool = False,
-    left_out: Callable[[NDArray[np.uint64]], Bools] | None = None,
+    left_out: Callable[[Shapes], Bools] | None = None,
     progress: Callable[[float], None] = lambda share: None,
 ) -> Network:
     """A network on those rows, without the held-out shapes; its intervals are not calibrated yet.
@@ -266,15 +267,15 @@ def _recipe_of(family: str, *, unseen: bool) -> Recipe:
 
 
 def _training_rows(
-    rows: Sequence[Rows], family: str, left_out: Callable[[NDArray[np.uint64]], Bools]
+    rows: Sequence[Rows], family: str, left_out: Callable[[Shapes], Bools]
 ) -> tuple[Floats, Floats, Floats]:
     """Features, target and weight of each row whose shape is not held out: a group counts by the
     square root of its rows, and the mean weight is 1."""
     kept = [~left_out(part.shape) for part in rows]
+    if not any(mask.any() for mask in kept):
+        raise DataError(f"There are no rows to train {family} on.")
     features = np.concatenate([part.features[mask] for part, mask in zip(rows, kept, strict=True)])
     target = np.concatenate([part.target[mask] for part, mask in zip(rows, kept, strict=True)])
-    if not len(target):
-        raise DataError(f"There are no rows to train {family} on.")
     weight = np.concatenate(
         [np.full(int(mask.sum()), 1.0 / np.sqrt(max(1, mask.sum()))) for mask in kept]
     )
@@ -346,10 +347,7 @@ def _output(layers: Layers, values: torch.Tensor, bound: float) -> torch.Tensor:
 
 
 def _spreads(
-    network: Network,
-    rows: Sequence[Rows],
-    *,
-    of: Callable[[NDArray[np.uint64]], Bools] = is_held_out,
+    network: Network, rows: Sequence[Rows], *, of: Callable[[Shapes], Bools] = is_held_out
 ) -> Floats:
     """Half widths that hold `COVERAGE` of the rows of those shapes, by size class; each group
     counts alike, but for those of few rows."""
@@ -432,7 +430,7 @@ def networks_of_folds(
         )
 
 
-def folds_of(shape: NDArray[np.uint64], num_folds: int) -> NDArray[np.int64]:
+def folds_of(shape: Shapes, num_folds: int) -> NDArray[np.int64]:
     """Which fold each shape is in, the same on every GPU and machine."""
     within = np.zeros(len(shape), dtype=np.int64)
     for fold in range(1, num_folds):
@@ -576,15 +574,13 @@ def fit_folders(
     *,
     date: str = "",
     seed: int = 0,
-    families: Sequence[str] | None = None,
     show_progress: bool = True,
 ) -> dict[str, Network]:
     """Fits every family whose tables the folders have, and writes its weights to `out`.
 
     `date` goes into the provenance; the same data, seed and versions give the same bytes.
     """
-    chosen = list(families or RECIPES)
-    wanted = sorted({name for family in chosen for name in RECIPES[family].tables})
+    wanted = sorted({name for recipe in RECIPES.values() for name in recipe.tables})
     present = {
         folder: [name for name in wanted if any(Path(folder).glob(f"{name}.*"))]
         for folder in folders
@@ -600,8 +596,8 @@ def fit_folders(
         for group in read_dataset(folder, tables=names).groups
     ]
     networks: dict[str, Network] = {}
-    for family in chosen:
-        tables = RECIPES[family].tables
+    for family, recipe in RECIPES.items():
+        tables = recipe.tables
         rows = collect(groups, family) if every.issuperset(tables) else []
         if not rows:
             continue
@@ -650,7 +646,7 @@ def _networks_of(
     return made
 
 
-def _every_of(shape: NDArray[np.uint64]) -> Bools:
+def _every_of(shape: Shapes) -> Bools:
     return np.ones(len(shape), dtype=np.bool_)
 
 
@@ -658,7 +654,7 @@ def _scores(
     network: Network,
     rows: Sequence[Rows],
     *,
-    of: Callable[[NDArray[np.uint64]], Bools] = is_held_out,
+    of: Callable[[Shapes], Bools] = is_held_out,
 ) -> dict[str, float]:
     """Mean absolute error of held-out shapes by GPU and dtype, a share."""
     scores = {}

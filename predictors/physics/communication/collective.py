@@ -52,7 +52,6 @@ _PIPELINE_SHARE = 4.7
 #: link's share then.
 _DIRECT_PIPELINE_SHARE = 0.6
 _DIRECT_LINK_SHARE = 0.85
-_DIRECT = frozenset({"send_recv"})
 
 #: Switches of NVLink 4 and 5 add up (NVLS), so that a rank's buffer crosses its link once, at this
 #: share of it, from so many ranks on, by major compute capability. Of H100 and H200 the share that
@@ -189,7 +188,7 @@ def _inside_us(name: str, world_size: int, num_bytes: float, gpu: GPU, level: Le
         return level.base_us + steps * level.hop_us + wire_us
     growth = _growth(world_size)
     floor_us = gpu.link_floor_us * growth * _FLOOR_SHARES.get(name, 1.0)
-    is_direct = name in _DIRECT
+    is_direct = name == "send_recv"
     if is_direct:
         wire_us *= _LINK_SHARE / _DIRECT_LINK_SHARE
     share = _DIRECT_PIPELINE_SHARE if is_direct else _PIPELINE_SHARE
@@ -238,15 +237,10 @@ def _with_protocols(group: Crossing, gpu: GPU, inside: Level) -> Crossing:
     return replace(
         group,
         adds_inside=switches_add_up(gpu) and inside.kind == "switch" and group.most > 1,
-        ll_gbps=_ll_gbps(gpu, group.num_nodes),
+        ll_gbps=_LL_GBPS[gpu.compute_capability >= _HOPPER][group.num_nodes > 2],
         has_ll128=not is_pcie and gpu.compute_capability in _LL128_CAPABILITIES,
         is_pcie=is_pcie,
     )
-
-
-def _ll_gbps(gpu: GPU, num_nodes: int) -> float:
-    two, more = _LL_GBPS[gpu.compute_capability >= _HOPPER]
-    return two if num_nodes <= 2 else more
 
 
 def _growth(world_size: int) -> float:

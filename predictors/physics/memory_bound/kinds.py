@@ -300,9 +300,8 @@ def _kind_of_contiguous(kernel: Kernel, vendor: str) -> MemoryKind:
 
 def is_wide_softmax(kernel: Kernel) -> bool:
     """Whether a row of a softmax is shared by the threads of a whole CTA."""
-    if kernel.kernel_class is not KernelClass.SOFTMAX:
-        return False
-    return isinstance(kernel.size, RowsSize) and kernel.size.width > _PERSISTENT_SOFTMAX
+    is_softmax = kernel.kernel_class is KernelClass.SOFTMAX
+    return is_softmax and size_of(kernel, RowsSize).width > _PERSISTENT_SOFTMAX
 
 
 def _kind_of_norm(kernel: Kernel, kind: MemoryKind, vendor: str) -> MemoryKind:

@@ -25,12 +25,8 @@ _PASSES: dict[str, Pass] = {
     "backward_weight": "weight_gradient",
 }
 
-#: Dtypes of the tables that torch computes convolutions in, and their units.
-_DTYPES = {
-    **{name: DTYPES[name] for name in ("fp32", "fp16", "bf16")},
-    "fp16_tensor_core": "float16",
-    "fp16_storage_fp32_math": "float16",
-}
+#: Dtypes of the tables that torch computes convolutions in.
+_DTYPES = ("fp32", "fp16", "bf16", "fp16_tensor_core", "fp16_storage_fp32_math")
 _CHANNELS_LAST = ("NHWC", "fp16_tensor_core")
 
 _DIMENSIONS = ("d", "h", "w")
@@ -62,7 +58,7 @@ def _groups(frame: DataFrame, book: KnownGPUs, left_out: list[str]) -> Iterator[
             fits[index] = min(size.output) >= 1
             kernel = Kernel.convolution(
                 size._replace(output=tuple(max(1, edge) for edge in size.output)),
-                dtype=_DTYPES[dtype],
+                dtype=DTYPES[dtype],
                 layout="channels_last" if is_last else "contiguous",
                 compute="fp32" if dtype == "fp32" else None,
                 variant=_variant_of(row, target),
