@@ -163,7 +163,7 @@ def _sources(rows: DataFrame) -> list[str]:
     """The library that each row says it used, "" where it says none."""
     if "kernel_source" not in rows.columns:
         return [""] * len(rows)
-    found: list[str] = rows["kernel_source"].astype(str).tolist()
+    found: list[str] = rows["kernel_source"].fillna("").astype(str).tolist()
     return found
 
 
