@@ -191,9 +191,8 @@ class GemmTerms(NamedTuple):
     """What the time of a product is made of, µs, by problem (rows) and candidate (columns)."""
 
     floor_us: float
-    #: CTAs over SMs, and as time feels them.
+    #: CTAs over SMs.
     waves: Floats
-    effective_waves: Floats
     math_us: Floats
     l2_us: Floats
     dram_us: Floats
@@ -274,7 +273,6 @@ def gemm_terms(
     return GemmTerms(
         floor_us=(gpu.gemm_floor_us or gpu.floor_us) * constants.floor_factor,
         waves=waves,
-        effective_waves=felt,
         math_us=math,
         l2_us=l2_load,
         dram_us=dram_bytes / bandwidth,

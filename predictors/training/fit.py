@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -546,8 +546,13 @@ def _sample(rows: Rows) -> Rows:
     """At most `_CALIBRATION_ROWS` rows, evenly spread."""
     mask = np.zeros(len(rows.target), dtype=np.bool_)
     mask[:: max(1, len(mask) // _CALIBRATION_ROWS)] = True
-    arrays = (rows.features, rows.physics_us, rows.measured_us, rows.shape)
-    return Rows(rows.group.chosen(mask), *(values[mask] for values in arrays))
+    return Rows(
+        rows.group.chosen(mask),
+        rows.features[mask],
+        rows.physics_us[mask],
+        rows.measured_us[mask],
+        rows.shape[mask],
+    )
 
 
 def _spreads_of_pairs(pairs: Sequence[tuple[Network, Rows]]) -> Floats:
@@ -712,11 +717,3 @@ class _Bar:
                 file=sys.stderr,
                 flush=True,
             )
-
-
-def summary(networks: dict[str, Network]) -> list[dict[str, Any]]:
-    """What was fitted, a row a family."""
-    return [
-        {"family": family, "gpus": list(network.gpus), **network.provenance}
-        for family, network in networks.items()
-    ]

@@ -393,6 +393,17 @@ def test_register_reads_a_file(tmp_path: Path, clean_registry: None) -> None:
     assert find_gpu("l5").num_sms == 58
 
 
+def test_a_name_of_two_packaged_files_is_reported(
+    monkeypatch: pytest.MonkeyPatch, clean_registry: None
+) -> None:
+    packaged = find_gpu("T4"), replace(find_gpu("L4"), name="Mine", aliases=("t4",))
+    monkeypatch.setattr("neusight.predictors.gpu._packaged", lambda: packaged)
+    _index.cache_clear()
+
+    with pytest.raises(RegistrationError, match="'t4' names both T4 and Mine"):
+        gpus()
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
