@@ -156,11 +156,9 @@ def read_json_document(
     """
     try:
         document = json_value(read_bytes(source))
-    except OSError as problem:
-        reason = problem.strerror or problem
+    except (OSError, ValueError) as problem:
+        reason = getattr(problem, "strerror", None) or problem
         raise error(f"The {kind} {source} cannot be read: {reason}. {remedy}") from problem
-    except ValueError as problem:
-        raise error(f"The {kind} {source} cannot be read: {problem}. {remedy}") from problem
     if not isinstance(document, dict) or (version is not None and version_field not in document):
         raise error(f"{source} is not a {kind} that neusight wrote. {remedy}")
     fields = Fields(document, kind=kind, source=str(source), error=error, remedy=remedy)

@@ -123,7 +123,9 @@ def _fitted_level(
     multiple = math.exp(sum(math.log(found) for _, found in pairs) / len(pairs))
     # Groups that were not measured stay uncertain: those of data/modern's A100 cluster, each from
     # the others' share and latencies, come out 26 to 89 % off.
-    after = replace(_rounded(_with(level, share, multiple)), spread=min(level.spread, Level.spread))
+    found = _with(level, share, multiple)
+    figures: dict[str, Any] = {name: float(f"{getattr(found, name):.4g}") for name in _FITTED}
+    after = replace(found, **figures, spread=min(level.spread, Level.spread))
     before_error, after_error = (
         _mean_error(curves, partial(times_us, tried)) for tried in (level, after)
     )
@@ -159,12 +161,6 @@ def _with(level: Level, share: float, multiple: float) -> Level:
         base_us=level.base_us * multiple,
         hop_us=level.hop_us * multiple,
     )
-
-
-def _rounded(level: Level) -> Level:
-    """As a file should say it."""
-    figures: dict[str, Any] = {name: float(f"{getattr(level, name):.4g}") for name in _FITTED}
-    return replace(level, **figures)
 
 
 #: What is fitted of a level.

@@ -18,7 +18,7 @@ import gzip
 import io
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -310,7 +310,9 @@ def compact(folder: Path) -> int:
             key=lambda sample: sample.key,
         )
         if samples:
-            write_atomically(folder / f"{name}.csv.gz", _table(samples, gpu))
+            rows = [_row(sample, gpu) for sample in samples]
+            # Equal rows to equal bytes: without the time of writing.
+            write_atomically(folder / f"{name}.csv.gz", gzip.compress(_csv(rows), mtime=0))
     (folder / "journal.jsonl").unlink(missing_ok=True)
     return len(found)
 
@@ -400,11 +402,6 @@ def _ends_with_newline(path: Path) -> bool:
 # -- tables ------------------------------------------------------------------------------------
 
 
-def _table(samples: Iterable[Sample], gpu: str) -> bytes:
-    """The rows as gzipped CSV, equal ones to equal bytes."""
-    return gzip.compress(_csv([_row(sample, gpu) for sample in samples]), mtime=0)
-
-
 def _csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
@@ -439,7 +436,9 @@ def _shape_columns(kernel: Kernel) -> dict[str, Any]:
     if isinstance(size, GemmSize):
         return {**size._asdict(), "layout": kernel.layout, "out_dtype": kernel.out_dtype}
     if isinstance(size, AttentionSize):
-        return {**size._asdict(), "phase": _phase(size), "window": 0}
+        prefill = "prefill_causal" if size.causal else "full"
+        phase = "decode" if size.seq_q == 1 else prefill
+        return {**size._asdict(), "phase": phase, "window": 0}
     if isinstance(size, ConvolutionSize):
         return {
             **{
@@ -460,12 +459,6 @@ def _shape_columns(kernel: Kernel) -> dict[str, Any]:
         "kernel_class": kernel.kernel_class.value,
         "layout": kernel.layout,
     }
-
-
-def _phase(size: AttentionSize) -> str:
-    if size.seq_q == 1:
-        return "decode"
-    return "prefill_causal" if size.causal else "full"
 
 
 def _table_samples(folder: Path) -> Iterator[Sample]:

@@ -198,7 +198,9 @@ def attention_timing(kernel: Kernel, gpu: GPU, *, sustained: bool) -> PhysicalTi
     if not size.backward and size.kv_heads:
         total_us = min(total_us, _packed_us(kernel, size, gpu, sustained=sustained))
     moving_us = dram_us(kernel.num_bytes, gpu)
-    is_flash_2 = _is_flash_2(kernel, size, gpu)
+    # The forward of FlashAttention-2 on a GPU that it was not written for.
+    is_newer = gpu.nvidia_major in _FLASH_2_MAJORS
+    is_flash_2 = kernel.variant == "flash_attention" and is_newer and not size.backward
     tail_share = measured.tail_shares[size.causal] if measured else _TAIL_SHARE
     best_us, split = min(
         (
@@ -255,12 +257,6 @@ def _short_us(kernel: Kernel, size: AttentionSize, gpu: GPU) -> float:
     depth = max(size.head_dim, size.head_dim_v) / _SHORT_HEAD_DIM
     clocks = _SHORT_CTA_CLOCKS + columns * _SHORT_TILE_CLOCKS * depth
     return gpu.floor_us + waves * clocks / (gpu.clock_hz * 1e-6)
-
-
-def _is_flash_2(kernel: Kernel, size: AttentionSize, gpu: GPU) -> bool:
-    """Whether it is the forward of FlashAttention-2 on a GPU that it was not written for."""
-    is_newer = gpu.nvidia_major in _FLASH_2_MAJORS
-    return kernel.variant == "flash_attention" and is_newer and not size.backward
 
 
 def _busy_us(

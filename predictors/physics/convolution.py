@@ -402,23 +402,16 @@ def _timing_without_tensor_cores(kernel: Kernel, product: PhysicalTime, gpu: GPU
     size = size_of(kernel, ConvolutionSize)
     is_slow = len(size.kernel) > 2 and not _is_gradient(size, is_strided=False)
     time_us = product.time_us * _IMPLICIT_FACTOR
-    if gpu.vendor == "nvidia" and not _is_measured(size):
-        time_us = max(time_us, _engine_us(kernel, gpu))
+    # 3 x 3, forward, a correction was learned on top of this physics.
+    is_measured = size.kernel == (3, 3) and size.stride == (1, 1) and size.direction == "forward"
+    if gpu.vendor == "nvidia" and not is_measured:  # cuDNN's kernels in C++
+        batch, m, n, k = _product_without_tensor_cores(kernel, gpu)
+        peak = gpu.peak_flops(kernel.compute) * _ENGINE_SHARE
+        time_us = max(time_us, 2e6 * batch * m * n * k / peak)
     time_us *= _VOLUME_FACTOR if is_slow else 1.0
     if _is_slow_in_groups(kernel, gpu):
         time_us = max(time_us, kernel.flops * 1e6 / (gpu.peak_flops("fp32") * _GROUPED_SHARE))
     return replace(product, time_us=time_us, spread=_spread(size))
-
-
-def _is_measured(size: ConvolutionSize) -> bool:
-    """Whether a correction was learned on top of this physics: 3 x 3, forward."""
-    return size.kernel == (3, 3) and size.stride == (1, 1) and size.direction == "forward"
-
-
-def _engine_us(kernel: Kernel, gpu: GPU) -> float:
-    """What cuDNN's kernels in C++ take for the multiplications alone."""
-    batch, m, n, k = _product_without_tensor_cores(kernel, gpu)
-    return 2e6 * batch * m * n * k / (gpu.peak_flops(kernel.compute) * _ENGINE_SHARE)
 
 
 def _is_slow_in_groups(kernel: Kernel, gpu: GPU) -> bool:
@@ -576,7 +569,10 @@ def _direct_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
     elif size.direction == "weight_gradient" and gpu.vendor == "nvidia":
         fixed, of_a_tap = 0.0, _DIRECT_WEIGHT_TAP_INSTRUCTIONS
     instructions = outputs * (fixed + taps * of_a_tap)
-    compute_us = instructions * 1e6 / _instructions_per_second(kernel, gpu)
+    # 16-bit kernels add up in FP32; FP64 keeps its own, slower cores.
+    is_fp64 = kernel.compute == "fp64"
+    rate = gpu.peak_flops("fp64") / 2.0 if is_fp64 else instructions_per_second(gpu)
+    compute_us = instructions * 1e6 / rate
     memory_us = dram_us(kernel.num_bytes, gpu)
     launch = geometry_of(
         KernelClass.CONVOLUTION,
@@ -591,12 +587,4 @@ def _direct_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
         num_ctas=launch.num_ctas,
         threads_per_cta=launch.threads_per_cta,
         num_waves=launch.num_waves,
-    )
-
-
-def _instructions_per_second(kernel: Kernel, gpu: GPU) -> float:
-    """How many instructions of threads a GPU starts: 16-bit kernels add up in FP32; FP64 keeps its
-    own, slower cores."""
-    return (
-        gpu.peak_flops("fp64") / 2.0 if kernel.compute == "fp64" else instructions_per_second(gpu)
     )

@@ -82,7 +82,9 @@ def packed_timing(kernel: Kernel, gpu: GPU, tiled: PhysicalTime) -> PhysicalTime
         return replace(tiled, time_us=outputs_us, bound="compute", spread=SPREAD)
     l2_us = passes * max(0.0, weight_bytes) / (_L2_BYTES * clocks)
     unpack_us = passes * size.n * size.k * _UNPACK_INSTRUCTIONS / (_ISSUED_THREADS * clocks)
-    arithmetic_us = flop_roofline_us(kernel, gpu) / _utilization(kernel, gpu)
+    known, has_unit = filled_in(gpu), gpu.has_matrix_unit(kernel.compute)
+    utilization = known.gemm_utilization if has_unit else known.fp32_gemm_utilization
+    arithmetic_us = flop_roofline_us(kernel, gpu) / utilization
     stream_us = max(dram_us, l2_us)
     work_us = smooth_maximum(stream_us, unpack_us + arithmetic_us)
     if kernel.variant == "packed_16_rows":
@@ -114,9 +116,3 @@ def _waiting_us(size: GemmSize, gpu: GPU) -> float:
     waves = max(1.0, num_ctas / (gpu.num_sms * _CTAS_AT_ONCE))
     iterations = -(-size.k // _WEIGHTS_AN_ITERATION)
     return waves * iterations * _LATENCY_CLOCKS * 1e6 / gpu.clock_hz
-
-
-def _utilization(kernel: Kernel, gpu: GPU) -> float:
-    known = filled_in(gpu)
-    has_unit = gpu.has_matrix_unit(kernel.compute)
-    return known.gemm_utilization if has_unit else known.fp32_gemm_utilization

@@ -15,8 +15,8 @@ from neusight.predictors.training.tables.files import (
     DTYPES,
     DataFrame,
     Table,
+    group_of,
     grouped,
-    shape_numbers,
 )
 
 _PASSES: dict[str, Pass] = {
@@ -64,15 +64,12 @@ def _groups(frame: DataFrame, book: KnownGPUs, left_out: list[str]) -> Iterator[
                 variant=_variant_of(row, target),
             )
             launches.append((kernel,))
-        yield Group(
-            gpu_label=label,
-            gpu=target,
-            table="conv",
-            dtype=dtype,
-            phase_or_op=f"{name} {layout}",
-            launches=launches,
-            latency_us=rows["latency_us"].to_numpy(dtype=np.float64),
-            shape=shape_numbers(*(rows[column] for column in _LAYER)),
+        yield group_of(
+            rows,
+            target,
+            (label, "conv", dtype, f"{name} {layout}"),
+            launches,
+            [rows[column] for column in _LAYER],
             # DeepBench times hundreds of calls in a row; a find database a few of each solver.
             sustained="solver" not in frame.columns,
         ).chosen(fits)

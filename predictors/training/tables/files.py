@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from neusight.predictors.errors import DataError
 from neusight.predictors.gpu import GPU
-from neusight.predictors.training.dataset import Bools, Group
+from neusight.predictors.training.dataset import Bools, Group, Launches
 from neusight.predictors.training.datasheet import KnownGPUs
 
 #: A table: pandas comes with an extra and has no types of its own.
@@ -128,6 +128,23 @@ def grouped(
             left_out.append(f"{table}: {len(rows)} rows of {names[0]}: {found}")
             continue
         yield names, found, rows
+
+
+def group_of(
+    rows: DataFrame,
+    gpu: GPU,
+    names: tuple[str, str, str, str],
+    launches: Sequence[Launches],
+    shape: Sequence[Any],
+    **more: Any,
+) -> Group:
+    """The rows as a group; `names` are the table's GPU, the table, dtype and operation, `shape` the
+    columns that identify a row's shape."""
+    latency_us = rows["latency_us"].to_numpy(dtype=np.float64)
+    label, table, dtype, operation = names
+    return Group(
+        label, gpu, table, dtype, operation, launches, latency_us, shape_numbers(*shape), **more
+    )
 
 
 def regimes(rows: DataFrame) -> Bools:
