@@ -75,6 +75,14 @@ def broken():
     raise RuntimeError("no such weights")
 
 
+def numbers():
+    return 3
+
+
+def on_the_host():
+    return lambda ids, cache: (torch.ones(1), torch.ones(1))
+
+
 not_a_function = 3
 """
 LLAMA = {
@@ -262,6 +270,18 @@ def test_a_load_is_read_from_a_file(model: str, tmp_path: Path) -> None:
         (["--attainment", "2"], "--attainment is 2"),
         (["--requests", "0"], "--requests is 0"),
         (["--prefix-hit-rate", "1.5"], "--prefix-hit-rate is 1.5"),
+        (["--max-model-len", "0"], "--max-model-len is 0; it is 1 or more"),
+        (["--think", "-1"], "--think is -1.0; it is not below 0"),
+        (["--burstiness", "0"], "--burstiness is 0; it is above 0"),
+        (["--share", "0"], "--share is above 0"),
+        (
+            ["--input", "9", "--input", "8", *["--share", "1"] * 3],
+            "--share is given 3 times for 2 classes",
+        ),
+        (["--pp", "2", "--draft", "x"], "leave --draft out"),
+        (["--pp", "2", "--batching", "static"], "leave --batching static out"),
+        (["--load", "l.csv", "--rate", "1"], "leave --rate, --input, --output out"),
+        (["--require", "goodput>=x"], "'x' is no number"),
     ],
 )
 def test_bad_input_is_refused_in_a_sentence(
@@ -278,6 +298,8 @@ def test_bad_input_is_refused_in_a_sentence(
         ("not_a_function", "has no function 'not_a_function'"),
         ("forgetful", "keeps no cache"),
         ("broken", "no such weights"),
+        ("numbers", "returned int, not a function"),
+        ("on_the_host", "runs nothing on the GPU"),
     ],
 )
 def test_a_file_that_builds_no_causal_model_is_refused(
@@ -295,6 +317,9 @@ def test_a_file_that_builds_no_causal_model_is_refused(
         ('{"model_type": "no-such"}', "'no-such', which the installed transformers"),
         ('{"model_type": "t5"}', "encoder-decoder"),
         ('{"model_type": "vit"}', "not a causal language model"),
+        ('{"model_type": "llama", "rope_parameters": 3}', "is no config of 'llama'"),
+        ('{"model_type": "bert", "num_hidden_layers": 1}', "whose model returns no cache"),
+        (json.dumps({**LLAMA, "max_position_embeddings": 7}), "the model has 7 positions"),
     ],
 )
 def test_a_config_of_no_causal_model_is_refused(
@@ -308,9 +333,26 @@ def test_a_config_of_no_causal_model_is_refused(
     assert stated in capsys.readouterr().err
 
 
-def test_a_model_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert serve("nowhere", "--gpu", "H100") == ExitCode.WRONG_USE
-    assert "there is no nowhere" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("what", "stated"),
+    [
+        ("nowhere", "there is no nowhere"),
+        ("nowhere.py", "there is no file nowhere.py"),
+        ("fails.py:build", "fails.py failed: ZeroDivisionError"),
+    ],
+)
+def test_a_model_that_is_not_there_is_refused(
+    what: str,
+    stated: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("fails.py").write_text("1 / 0")
+
+    assert serve(what, "--gpu", "H100") == ExitCode.WRONG_USE
+    assert stated in capsys.readouterr().err
 
 
 def recorded_generation(model: str, path: Path, *, tokens: int) -> None:
