@@ -123,8 +123,8 @@ _OF_TORCH = frozenset({"layer_norm", "rms_norm"})
 
 #: Passes beyond the first in which a wide softmax reads all it was given: the maximum, the sum, the
 #: result; backward the sum and the result, of which log-softmax reads one tensor alone.
-_PASSES_AGAIN = {(False, "softmax"): 2.0, (True, "softmax"): 1.0,
-                 (False, "log_softmax"): 2.0, (True, "log_softmax"): 0.5}  # fmt: skip
+_PASSES_AGAIN = 2.0
+_PASSES_AGAIN_BACKWARD = {"softmax": 1.0, "log_softmax": 0.5}
 
 #: Width at which other norms over rows (data/modern, kernels of serving engines), and AMD's, read
 #: half of the most again.
@@ -170,7 +170,8 @@ def reads_again(kernel: Kernel, kind: MemoryKind, gpu: GPU) -> float:
     if is_wide_softmax(kernel):
         if _is_in_shared(kernel, size, gpu):
             return 0.0
-        passes = _PASSES_AGAIN.get((kernel.is_backward, kernel.variant), 2.0)
+        backward = _PASSES_AGAIN_BACKWARD if kernel.is_backward else {}
+        passes = backward.get(kernel.variant, _PASSES_AGAIN)
         return passes * _missed_share(kernel, size, gpu)
     if is_cudnn_batch_norm(kernel, gpu):
         return kind.extra_reads * _read_twice(kernel, size, gpu)
