@@ -176,6 +176,5 @@ def _made_by_package(name: str, entry: EntryPoint) -> Predictor:
 
 
 def _origin_of(entry: EntryPoint) -> str:
-    """Package, version and place of an entry point, as a message names them."""
     package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "an unnamed package"
     return f"the package {package} ({entry.value})"

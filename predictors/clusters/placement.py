@@ -116,13 +116,11 @@ def _level_within(size: CollectiveSize, topology: Topology, per_node: int) -> Le
 
 
 def _level_of(num_ranks: int, topology: Topology) -> Level:
-    """The innermost level without a network that joins that many neighbours."""
     able = (level for level in topology.inside if not level.ranks or level.ranks >= num_ranks)
     return next(able, topology.levels[0])
 
 
 def _network_between(size: CollectiveSize, topology: Topology, per_node: int) -> Level:
-    """The innermost network that joins the group."""
     for level in topology.levels:
         if level.kind != "network":
             continue

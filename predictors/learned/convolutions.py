@@ -115,7 +115,6 @@ def _share(term: Floats | float, seen: _Convolutions) -> Floats:
 
 
 def _axis(name: str, spatial: Callable[[_Convolutions], Floats]) -> tuple[_Column, ...]:
-    """One column a dimension."""
 
     def column(index: int) -> Callable[[_Convolutions], Floats]:
         return lambda seen: log_of_counts(spatial(seen)[index])

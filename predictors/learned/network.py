@@ -248,7 +248,6 @@ def _checked(path: Path, arrays: dict[str, NDArray[Any]]) -> Network:
 
 
 def _meta_of(path: Path, arrays: dict[str, NDArray[Any]]) -> Fields:
-    """What the file says of itself, of this schema version."""
     try:
         values = json_value(str(arrays["meta"]))
     except (KeyError, ValueError) as error:

@@ -523,7 +523,6 @@ def _terms(members: _Members, form: _Form) -> _Terms:
 
 
 def _predicted(terms: _Terms, members: _Members) -> Floats:
-    """The log correction of each problem."""
     own = np.array([terms.variants.get(variant, 0.0) for variant in members.variants])
     described: Floats = terms.level + terms.slope * members.position + own
     return described

@@ -152,7 +152,6 @@ def _fitted_to(
 
 
 def _with(level: Level, share: float, multiple: float) -> Level:
-    """The level at a multiple of its rate, and of its latencies."""
     reached = level.share * share
     return replace(
         level,

@@ -280,7 +280,6 @@ _COMMON = (
     "power_w",
     "kernel_name",
     "probe",
-    "kernels",
 )
 
 
@@ -418,7 +417,7 @@ def _row(sample: Sample, gpu: str) -> dict[str, Any]:
         "dtype": short_dtype(kernel),
         **_shape_columns(kernel),
     }
-    common = {item: getattr(sample, item) for item in _COMMON if item != "kernels"}
+    common = {item: getattr(sample, item) for item in _COMMON}
     common["kernels"] = json.dumps(
         [row_of_kernel(item) for item in sample.kernels], separators=(",", ":")
     )
@@ -583,7 +582,6 @@ _REMEDY = "Measure again, or use the neusight that wrote it."
 
 
 def _read_json(path: Path) -> Fields:
-    """A JSON object of our schema version."""
     return read_json_document(
         path, kind="file of measurements", error=DataError, remedy=_REMEDY, version=SCHEMA_VERSION
     )

@@ -264,7 +264,6 @@ def _drawn_gemms(dtype: str, layout: str, count: int, *, batched: bool = False) 
 
 
 def _allowed(probes: Sequence[Probe]) -> list[Probe]:
-    """Those that are not too large, and that the op takes."""
     return [probe for probe in probes if _gemm_fits(probe)]
 
 

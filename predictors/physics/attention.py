@@ -278,7 +278,6 @@ def _busy_us(
 
 
 def _split_clocks(size: AttentionSize, gpu: GPU, parts: int) -> float:
-    """Clocks for adding up the parts into which keys and values are cut."""
     if parts == 1:
         return 0.0
     return _SPLIT_CLOCKS + 2.0 * parts * (size.batch * size.heads) * size.seq_q / gpu.num_sms
@@ -302,7 +301,6 @@ TF32_PRODUCTS_OF_FP32 = {False: 3.5, True: 2.5}
 
 
 def _pair_us(kernel: Kernel, size: AttentionSize, gpu: GPU, *, sustained: bool) -> float:
-    """The time of a pair of tiles on one SM, µs."""
     implementation = _IMPLEMENTATIONS.get(kernel.variant, _FLASH_2)
     measured = _measured(kernel, size, gpu)
     step = measured.head_dim_step if measured else HEAD_DIM_STEP
@@ -340,7 +338,6 @@ def exponentials_per_clock(gpu: GPU) -> float:
 
 
 def _longest_kept_head_dim(gpu: GPU, *, is_efficient: bool) -> float:
-    """Head dimensions up to which sums stay in registers."""
     if gpu.vendor == "amd":
         return _AOTRITON_LONGEST_HEAD_DIM
     return LONGEST_KEPT_HEAD_DIM if is_efficient else math.inf

@@ -469,7 +469,6 @@ def _volume_factor(kernel: Kernel, gpu: GPU) -> float:
 
 
 def _gather_us(size: ConvolutionSize, gpu: GPU) -> float:
-    """What reading every tap of every pixel takes at least, forward."""
     if size.direction != "forward" or gpu.vendor != "nvidia":
         return 0.0
     pixels, taps = size.batch * prod(size.output), prod(size.kernel)

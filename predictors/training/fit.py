@@ -193,7 +193,6 @@ def _preceding_us(group: Group) -> Floats:
 def _described(
     kernels: Sequence[Kernel], gpu: GPU, family: str, *, sustained: bool
 ) -> tuple[Floats, Floats]:
-    """Features and physical time of each kernel."""
     timings = Tiled(sustained=sustained, correction=None).timings(kernels, gpu)
     describe = FAMILIES[family].table
     features = [
@@ -538,7 +537,6 @@ def _widths(pairs: Sequence[tuple[Network, Rows, Rows]]) -> tuple[Floats, Floats
 def _within(
     progress: Callable[[float], None], start: float, share: float
 ) -> Callable[[float], None]:
-    """Reports a part's progress as that of the whole."""
     return lambda done: progress(start + share * done)
 
 
@@ -565,7 +563,6 @@ def _spreads_of_pairs(pairs: Sequence[tuple[Network, Rows]]) -> Floats:
 
 
 def _neutral(network: Network) -> Network:
-    """A network of the same features that corrects nothing."""
     width = len(network.features)
     return replace(network, layers=((np.zeros((1, width)), np.zeros(1)),))
 

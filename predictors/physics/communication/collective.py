@@ -162,7 +162,6 @@ def channels_of(kernel: Kernel, gpu: GPU) -> int:
 
 
 def _is_added_up(kernel: Kernel) -> bool:
-    """Whether it is a reduction that switches can do."""
     return kernel.name == "all_reduce" and DTYPE_BYTES[kernel.dtype] >= _NVLS_ITEM_BYTES
 
 
@@ -180,7 +179,6 @@ def _spread_of(place: GroupPlacement) -> float:
 
 
 def _inside_us(name: str, world_size: int, num_bytes: float, gpu: GPU, level: Level) -> float:
-    """The time of a collective inside a node, µs."""
     bandwidth = inside_gbps(gpu, level, world_size=world_size)
     wire_us = sent_bytes(name, num_bytes, world_size) / (bandwidth * 1e3)
     if level.kind == "pcie":
@@ -212,7 +210,6 @@ def _in_switches_us(size: CollectiveSize, gpu: GPU, place: GroupPlacement) -> fl
 def _between_us(
     name: str, size: CollectiveSize, gpu: GPU, place: GroupPlacement, network: Level
 ) -> float:
-    """The time of a collective between nodes, µs."""
     reached = network.gbps * network.share / network.oversubscription
     inside = place.inside
     group = Crossing(

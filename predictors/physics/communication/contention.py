@@ -111,5 +111,4 @@ def slowdown(kernel: Kernel, bound: Bound, beside: Contention, *, num_waves: flo
 
 
 def _effective(num_waves: float) -> float:
-    """`effective_waves` of one kernel."""
     return max(1.0, num_waves + CONSTANTS.tail_cost * (math.ceil(num_waves) - num_waves))

@@ -312,7 +312,6 @@ _AVERAGE_GRADIENT_WINDOW = 0.37
 
 
 def _pool_clocks(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
-    """The instructions of all windows."""
     each, tap = _POOL_OUTPUT, _POOL_TAP
     if kernel.variant == "average_pool_gradient":
         each, tap = _AVERAGE_GRADIENT, _AVERAGE_GRADIENT_WINDOW
@@ -527,7 +526,6 @@ def _clocks_of_variant(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
 
 
 def _clocks_of_reduction(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
-    """Of sums and extrema, along rows or columns."""
     if not kernel.along_columns:
         return _reduction_clocks(kernel, size, gpu)
     clocks = _column_clocks(kernel, size, gpu) if gpu.vendor == "nvidia" else 0.0
@@ -545,7 +543,6 @@ _LONGEST_SORTED_ROW = (15000.0, 0.0, 44000.0)
 
 
 def _sorted_row_clocks(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
-    """The CTAs that sort a row each."""
     fixed, by_element, alone = next(
         (found for width, found in _SORTED_ROWS.items() if size.width <= width), _LONGEST_SORTED_ROW
     )
@@ -586,7 +583,6 @@ _SELECTING_CLOCKS = 7000.0
 
 
 def _selecting_clocks(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
-    """Of such a pass."""
     return max(_SELECTING_CLOCKS, size.rows / gpu.num_sms * _SELECTED_ROW_CLOCKS)
 
 
@@ -607,7 +603,6 @@ def _clocks(cta: RowCta, size: RowsSize, gpu: GPU) -> float:
 
 
 def _cta_of(kernel: Kernel, size: RowsSize, gpu: GPU) -> RowCta | None:
-    """The CTA of a row, where it is known."""
     is_amd = gpu.vendor == "amd"
     if is_wide_softmax(kernel) and kernel.layout != "strided":
         cta = _SOFTMAX

@@ -173,7 +173,6 @@ def _tiled_share(kernel: Kernel, gpu: GPU) -> float:
 
 
 def _arithmetic_us(kernel: Kernel, gpu: GPU) -> float:
-    """What the instructions take, counted or by the FLOPs."""
     counted_us = kernel.num_instructions * 1e6 / instructions_per_second(gpu)
     flops_us = flop_roofline_us(kernel, gpu) / _ALU_SHARE + _power_us(kernel, gpu)
     return max(counted_us, flops_us)

@@ -62,7 +62,6 @@ def _gemm_groups(frame: DataFrame, book: KnownGPUs, left_out: list[str]) -> Iter
 
 
 def _products(rows: DataFrame, dtype: str, name: str) -> list[Launches]:
-    """The launches of each row."""
     if _TRANSPOSED[0] in rows.columns:
         return [(_column_major(*sizes, dtype=name),) for sizes in _tuples(rows, _BLAS)]
     is_block_scaled = dtype == "fp8_block128"
@@ -105,7 +104,6 @@ def _gemm_launches(m: int, n: int, k: int, *, dtype: str, is_block_scaled: bool)
 
 
 def _tuples(rows: DataFrame, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """The values of those columns, row by row."""
     return zip(*(rows[column].to_numpy().tolist() for column in columns), strict=True)
 
 
