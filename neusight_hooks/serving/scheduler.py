@@ -173,8 +173,7 @@ class ServerRun:
     @property
     def end_s(self) -> float:
         """When the last step ended."""
-        last = self.steps
-        return max((step.start_s + step.latency_s for step in last), default=0.0)
+        return max((step.start_s + step.latency_s for step in self.steps), default=0.0)
 
 
 @dataclass(eq=False)

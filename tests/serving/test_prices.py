@@ -19,7 +19,6 @@ from neusight.serving.prices import (
     StepProgram,
     _nodes,
     pipeline_programs,
-    step_program,
 )
 from neusight.serving.quantization import Adapters
 from neusight.serving.scheduler import BOUNDS, Chunk, StepBatch
@@ -72,7 +71,7 @@ def points() -> list[RecordedPoint]:
 
 def program(**changed: object) -> StepProgram:
     given = {"engine": Engine("compiled"), "parameter_bytes": 10**8, **changed}
-    return step_program(points(), **given)
+    return pipeline_programs(points(), **given)[0]
 
 
 def prices(engine: Engine = Engine("compiled"), **changed: object) -> StepPrices:  # noqa: B008
