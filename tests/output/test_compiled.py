@@ -33,8 +33,8 @@ from neusight.recording.recording import (
     StorageRef,
     Synchronize,
 )
+from neusight.timeline.compiled_calls import compiled_call_ns
 from neusight.timeline.host import PLAIN
-from neusight.timeline.launches import compiled_call_ns
 from neusight.timeline.steps import schedule
 
 INFERENCE, FORWARD, BACKWARD = COMPILED_CODE
