@@ -18,7 +18,6 @@ from neusight.advice.what_if import (
     compiled,
     in_channels_last,
     odd_sizes,
-    waits_by_source,
     with_low_precision,
     with_padding,
     with_tf32,
@@ -108,10 +107,9 @@ def test_without_waits_the_host_runs_ahead(training: Forecast) -> None:
     what_if = WhatIf(training)
     free = without_waits(what_if.entries)
 
-    assert {name.partition(":")[0] for name in waits_by_source(what_if.entries)} == {
-        "test_what_if.py"
-    }
-    assert waits_by_source(free) == {}
+    waits = [entry for entry in what_if.entries if isinstance(entry, Synchronize)]
+    assert {wait.source.partition(":")[0] for wait in waits} == {"test_what_if.py"}
+    assert not any(isinstance(entry, Synchronize) for entry in free)
     assert kernels(what_if, free) == kernels(what_if, what_if.entries)
     assert what_if.latency_of(free) < what_if.latency_us
 
