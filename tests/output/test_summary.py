@@ -11,10 +11,9 @@ import pytest
 from neusight.failure import FAILURE_OPTION, OUT_OF_MEMORY_OPTION
 from neusight.memory.allocator_settings import AllocatorSettings
 from neusight.memory.placement import MemoryEvent, MemoryTimeline, OutOfMemory, StepMemory
-from neusight.output.batch import Batch
 from neusight.output.figures import Row, StepLatency, Verdict
 from neusight.output.summary import SummaryData, describe, headline, to_json
-from neusight.recording.recording import STEP_OPTION, Alloc, Step
+from neusight.recording.recording import STEP_OPTION, Alloc, Batch, Step
 from timelines import ROUND_GPU, op, recording_of
 
 MIB, GIB = 2**20, 2**30
