@@ -631,8 +631,6 @@ class _StepTree:
 
     def _end(self, time_ns: int) -> None:
         """The innermost operator ends."""
-        if not self._open:
-            return
         frame, end_ns = self._open.pop(), max(time_ns, self._least_ends.pop())
         self._host[frame.position] = self._host[frame.position]._replace(
             duration_ns=end_ns - frame.start_ns, sequence_nr=frame.sequence_nr

@@ -33,8 +33,6 @@ class RankSchedule:
         stretch_ns: Sequence[int] = (),
     ) -> None:
         self.rank = rank
-        #: What the host stands at, while it waits.
-        self.blocked_at: Entry | None = None
         self._replays = replays
         self._scheduler = _RankScheduler(rank, price, host, meetings, stretch_ns)
         self._passage = Passage(self._scheduler)
@@ -79,10 +77,8 @@ class RankSchedule:
         for replay in self._replays:
             for entry in self._passage.through(replay):
                 while scheduler.held.holds_any and scheduler.is_blocked_at(entry):
-                    self.blocked_at = entry
                     yield went
                     went = False
-                self.blocked_at = None
                 scheduler.feed((entry,))
                 went = True
             scheduler.cut()
