@@ -485,17 +485,18 @@ class Forecast:
     def export_chrome_trace(self, path: str | Path) -> None:
         """Writes a trace for TensorBoard's profiler plugin, Perfetto and HTA (.gz allowed)."""
         from neusight.output.trace.file import write_trace
-        from neusight.output.trace.ranks import rank_of
 
         write_trace(
             path,
             self.timeline,
             self.memory,
             self.gpu,
+            rank=self.recording.rank,
+            world_size=self.recording.world_size,
+            gpus_per_node=self.recording.gpus_per_node,
             record_shapes=self.options.record_shapes,
             profile_memory=self.options.profile_memory,
             with_modules=self.options.with_modules,
-            **rank_of(self.recording),
         )
 
     def export_chakra(self, folder: str | Path) -> str:

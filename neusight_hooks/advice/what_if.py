@@ -18,6 +18,7 @@ from neusight.recording.recording import (
     Free,
     HostWork,
     Mark,
+    MathMode,
     OpCall,
     OpSignature,
     Recording,
@@ -365,7 +366,11 @@ def _with_tensors(signature: OpSignature, change: TensorChange) -> OpSignature:
 
 def with_tf32(entries: Entries) -> Entries:
     """Matrix products of float32 in TF32."""
-    mode = _once(lambda math: replace(math, matmul_tf32=True))
+
+    def in_tf32(math: MathMode) -> MathMode:
+        return replace(math, matmul_tf32=True)
+
+    mode = _once(in_tf32)
     return tuple(
         replace(entry, math=mode(entry.math)) if isinstance(entry, OpCall) else entry
         for entry in entries

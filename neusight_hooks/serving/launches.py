@@ -208,7 +208,7 @@ def _shared(kernel: Kernel, experts: int, tokens: float) -> Kernel:
     rows = size.batch * size.m
     chosen = min(1.0, rows / max(1.0, tokens) / experts)
     active = max(1, round(experts * (1.0 - (1.0 - chosen) ** tokens)))
-    item = max(1, kernel.bytes_written // max(1, rows * size.n))
+    item = kernel.bytes_written // max(1, rows * size.n)
     weight_bytes = max(0, kernel.bytes_read - rows * size.k * item)
     return replace(
         kernel,

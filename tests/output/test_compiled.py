@@ -96,6 +96,12 @@ def test_a_break_costs_the_calls_after_it_and_the_waits_on_its_line() -> None:
     assert loop.line == "a:1"
 
 
+def test_breaks_of_a_program_without_steps_cost_nothing_known() -> None:
+    assert compilation().breaks == tuple(
+        Break(*stop[::2]) for stop in (READ, PRINTED, GraphBreak("a:1", "a:1", "loop"))
+    )
+
+
 def test_functions_that_go_on_after_a_break_are_known_by_its_line() -> None:
     assert resumed_frames(FRAMES, Break(*READ[::2])) == {"1/0"}
     assert resumed_frames(FRAMES, Break(*PRINTED[::2])) == {"2/0"}

@@ -159,6 +159,13 @@ def test_the_op_that_ran_out_of_memory_is_reported() -> None:
     )
 
 
+def test_a_workspace_that_there_was_no_space_for_is_reported() -> None:
+    assert (
+        "            no space for 1.00 GiB of cuDNN's workspace: other kernels run, which may be "
+        "slower\n" in describe(found(memory=replace(MEMORY, most_left_out=GIB)))
+    )
+
+
 def test_a_block_without_kernels_still_says_that_it_does_not_fit() -> None:
     failure = OutOfMemory(3, "aten::empty", "", "forward", 2 * GIB, 9 * GIB, 9 * GIB, 9 * GIB, GIB)
     memory = replace(MEMORY, out_of_memory=failure)

@@ -234,6 +234,25 @@ def test_attention_written_as_products_is_one_kernel() -> None:
     assert found.kernel.size[:6] == (1, HEADS, HEADS, TOKENS, 32, DIM)
 
 
+@pytest.mark.parametrize(
+    "between",
+    [
+        [LaunchedKernel(Kernel.rows(
+            KernelClass.GATHER, "gather", 1, 64, dtype="bfloat16", bytes_read=1, bytes_written=1,
+        ), "a")],
+        [pointwise("mul", 64, "a")] * 17,
+    ],
+    ids=["a gather", "many"],
+)  # fmt: skip
+def test_products_with_anything_else_between_them_are_no_attention(
+    between: list[LaunchedKernel],
+) -> None:
+    scores = LaunchedKernel(Kernel.gemm(TOKENS, 32, DIM, batch=HEADS, dtype="bfloat16"), "a")
+    launches = [scores, *between, scores]
+
+    assert with_attention(launches) == tuple(launches)
+
+
 def test_attention_that_upcasts_keeps_the_cache_in_the_dtype_of_its_projections() -> None:
     softmax = Kernel.rows(
         KernelClass.SOFTMAX, "softmax", HEADS * TOKENS, 32, dtype="float32", bytes_read=1,
@@ -249,6 +268,32 @@ def test_attention_that_upcasts_keeps_the_cache_in_the_dtype_of_its_projections(
     found = with_attention(launches)[1]
 
     assert found.kernel.dtype == "bfloat16"
+
+
+def test_products_of_no_module_are_not_joined() -> None:
+    assert joined_products([product(HIDDEN, HIDDEN, "")] * 2) == [(0,), (1,)]
+
+
+def test_norms_of_queries_and_keys_stay_before_the_rotary_embedding() -> None:
+    launches = model()
+    at = next(at for at, item in enumerate(launches) if item.module == "m.0.attn.v") + 1
+
+    found = fused([*launches[:at], *norm("m.0.attn.q_norm"), *launches[at:]])
+
+    assert names(found)[2:6] == ["gemm", "rms_norm", "rotary", "cache_write"]
+
+
+def test_pointwise_kernels_behind_an_attention_are_one() -> None:
+    numel = TOKENS * HEADS * DIM
+    gate = [pointwise("sigmoid", numel, "a"), pointwise("mul", numel, "a", reads=2)]
+    read = LaunchedKernel(attention(), "a")
+
+    [*_, alone] = fused([product(HIDDEN, HIDDEN, "q"), read, gate[0]])
+    [*_, joined] = fused([product(HIDDEN, HIDDEN, "q"), read, *gate])
+
+    assert alone == gate[0]
+    assert joined.kernel.name == "sigmoid_mul"
+    assert (joined.kernel.bytes_read, joined.kernel.bytes_written) == (4 * numel, 2 * numel)
 
 
 def test_what_no_pattern_knows_is_named_and_kept() -> None:

@@ -115,10 +115,9 @@ def composite_arguments(name: str, within: Sequence[OpSignature]) -> tuple[Argum
             if alternative[0] in "=?":
                 found.append(_constant(alternative))
                 break
-            at = first.get(inner, -1)
-            given = dict(within[at].arguments) if at >= 0 else {}
-            if argument in given:
-                found.append(_origin(given[argument], within[:at]))
+            at = first.get(inner)
+            if at is not None and argument in within[at].by_name:
+                found.append(_origin(within[at].by_name[argument], within[:at]))
                 break
         else:
             return ()

@@ -302,6 +302,11 @@ ZEROS = "zeros[empty zero_[fill_[*]]]"
             "",
         ),
         (
+            inside("binary_cross_entropy_with_logits", self=spec(4), reduction=2)
+            .partition("sub_[*] mul_[*] sub_[*] ")[2],
+            "sum[sum[as_strided *]]",
+        ),
+        (
             inside("isin", "Tensor_Tensor", elements=spec(8, dtype="int64")),
             "fill_[*] unsqueeze[as_strided] view eq[*] any[as_strided *] copy_[*]",
         ),

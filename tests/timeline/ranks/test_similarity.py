@@ -71,6 +71,7 @@ def test_who_was_run_alone_is_reported_of_its_peers() -> None:
     assert peers_note(few).startswith("rank 1 sends to or receives from ranks 2, 3, whose steps")
     assert "--rank all-distinct" in peers_note(few)
     assert "ranks 2, 3, 4, 5, 6, …, whose" in peers_note(many)
+    assert peers_note(replace(few, world_size=2)) == peers_note(few)
     assert peers_note(program(1, (reduce("0..7"),))) == ""
 
 
