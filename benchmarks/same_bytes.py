@@ -73,6 +73,8 @@ run --gpu H100 --calibration calibration.json {examples}/train_bert.py
 gpus
 gpus B200
 """.strip().splitlines()
+#: Exit codes of a command that did what it was asked to: 1 is a regression, found by a check.
+_DONE = (b"0", b"1")
 #: Lines that differ from one run to the next: the time that recording took, where a trace lies, the
 #: digest of neusight's code.
 _MEASURED = re.compile(
@@ -131,11 +133,14 @@ def written(package: Path, folder: Path) -> Iterator[dict[str, bytes]]:
 
 
 def compare(before: dict[str, bytes], after: dict[str, bytes]) -> list[str]:
-    """The outputs that are not the same, and where they begin to differ."""
+    """The outputs that are not the same, and where they begin to differ; a command that fails."""
     different = []
     for name in sorted(before.keys() | after.keys()):
         old, new = before.get(name, b""), after.get(name, b"")
-        if old != new:
+        if name == "exit code" and new not in _DONE:
+            error = after["stderr"].decode(errors="replace").strip()[-200:]
+            different.append(f"exit code {new.decode()}: nothing was compared: {error}")
+        elif old != new:
             start = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), 0)
             at = slice(max(0, start - 60), start + 60)
             different.append(f"{name}: {old[at]!r} became {new[at]!r}")
@@ -143,7 +148,7 @@ def compare(before: dict[str, bytes], after: dict[str, bytes]) -> list[str]:
 
 
 def main() -> int:
-    """Runs and prints a line for each program; 1 where a byte differs."""
+    """Runs and prints a line for each program; 1 where a byte differs or a command fails."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("revision", nargs="?", default="HEAD")
     revision = parser.parse_args().revision

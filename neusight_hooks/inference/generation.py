@@ -286,7 +286,8 @@ def _calls(timeline: Timeline) -> Iterator[_ModelCall]:
             following = timeline.steps[span.step].last_kernel
         entry = span.entry
         context = _with(entry, context)
-        if entry.is_decode and entry.length == 1 and _ends_step(spans, at):
+        ends_step = at + 1 == len(spans) or spans[at + 1].step != span.step
+        if entry.is_decode and entry.length == 1 and ends_step:
             context += _folded_away(timeline, spans, at)
         start_ns = max(span.start_ns, ends[span.num_kernels])
         end_ns = max(start_ns, ends[following])
@@ -298,10 +299,6 @@ def _with(entry: ModelInput, context: int) -> int:
     if entry.has_cache or (entry.is_decode and entry.length == 1):
         return context + entry.length
     return entry.length
-
-
-def _ends_step(spans: Sequence[InputSpan], at: int) -> bool:
-    return at + 1 == len(spans) or spans[at + 1].step != spans[at].step
 
 
 def _folded_away(timeline: Timeline, spans: Sequence[InputSpan], at: int) -> int:

@@ -7,7 +7,13 @@ from typing import NamedTuple
 from neusight.ops import map_op
 from neusight.predictors.errors import OptionError
 from neusight.predictors.kernel import DTYPE_BYTES, Kernel, KernelClass
-from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
+from neusight.recording.recording import (
+    Argument,
+    MathMode,
+    OpSignature,
+    TensorSpec,
+    contiguous_strides,
+)
 
 #: Tokens of a chunk in which a scan is computed by products (Mamba 2's `chunk_size`,
 #: ssd_combined.py of mamba_ssm).
@@ -98,10 +104,7 @@ class RecurrentLayer(NamedTuple):
         return max(1, (self.channels - self.heads * self.width) // (2 * max(1, self.states)))
 
     def _tensor(self, *shape: int, dtype: str = "") -> TensorSpec:
-        strides = [1]
-        for size in reversed(shape[1:]):
-            strides.insert(0, strides[0] * size)
-        return TensorSpec(shape, tuple(strides), dtype or self.dtype)
+        return TensorSpec(shape, contiguous_strides(shape), dtype or self.dtype)
 
 
 def _kernels(op: str, outputs: tuple[TensorSpec, ...], **arguments: Argument) -> tuple[Kernel, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from neusight.ops.operands import contiguous, copy_kernel, is_dense_channels_last, num_bytes
+from neusight.ops.operands import contiguous, copy_kernel, num_bytes
 from neusight.predictors.kernel import Kernel
 from neusight.recording.recording import Argument, OpSignature, TensorSpec
 
@@ -55,7 +55,7 @@ def copied_operands(signature: OpSignature) -> dict[str, TensorSpec]:
         if spec is not None
         and spec.device != "cpu"
         and not spec.is_contiguous
-        and not (takes_images and is_dense_channels_last(spec))
+        and not (takes_images and spec.is_dense_channels_last)
     }
 
 

@@ -13,7 +13,12 @@ from neusight.predictors.kernel import (
     KernelTraits,
     Layout,
 )
-from neusight.recording.recording import Argument, OpSignature, TensorSpec
+from neusight.recording.recording import (
+    Argument,
+    OpSignature,
+    TensorSpec,
+    contiguous_strides,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -94,10 +99,10 @@ def flags(given: tuple[bool, ...], count: int) -> tuple[bool, ...]:
     return (given + (True,) * count)[:count]
 
 
-def per_dim(values: Sequence[int], rank: int, default: int = 1) -> tuple[int, ...]:
+def per_dim(values: Sequence[int], rank: int) -> tuple[int, ...]:
     """One value a dimension, as torch expands a single one."""
     if not values:
-        return (default,) * rank
+        return (1,) * rank
     return tuple(values) if len(values) == rank else (values[0],) * rank
 
 
@@ -109,7 +114,7 @@ def wrap_dim(dim: int, rank: int) -> int:
 def new_tensor(shape: Iterable[int], dtype: str, device: str) -> TensorSpec:
     """A tensor of that shape, stored without gaps in the order of its dimensions."""
     sizes = tuple(shape)
-    return TensorSpec(sizes, _strides(sizes), dtype, device)
+    return TensorSpec(sizes, contiguous_strides(sizes), dtype, device)
 
 
 def vector(size: int, dtype: str, device: str = "cuda") -> TensorSpec:
@@ -119,16 +124,7 @@ def vector(size: int, dtype: str, device: str = "cuda") -> TensorSpec:
 
 def contiguous(spec: TensorSpec) -> TensorSpec:
     """The same tensor, stored without gaps in the order of its dimensions."""
-    return spec._replace(stride=_strides(spec.shape))
-
-
-def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    strides: list[int] = []
-    step = 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= max(1, size)
-    return tuple(reversed(strides))
+    return spec._replace(stride=contiguous_strides(spec.shape))
 
 
 def is_dense(spec: TensorSpec) -> bool:
@@ -141,19 +137,6 @@ def is_dense(spec: TensorSpec) -> bool:
         if stride != expected:
             return False
         expected *= size
-    return True
-
-
-def is_dense_channels_last(spec: TensorSpec) -> bool:
-    """In NHWC (or NDHWC) order, also where the order is both (as for a 1x1 weight)."""
-    rank = len(spec.shape)
-    if rank not in (4, 5):
-        return False
-    expected = 1
-    for dim in (1, *range(rank - 1, 1, -1), 0):
-        if spec.shape[dim] != 1 and spec.stride[dim] != expected:
-            return False
-        expected *= spec.shape[dim]
     return True
 
 
@@ -295,6 +278,11 @@ def pointwise_kernel(
             variant="mixed_types" if _mixes(sources) else "",
         )
     ]
+
+
+def fill_kernel(target: TensorSpec) -> list[Kernel]:
+    """One kernel that writes one value everywhere; none for an empty tensor."""
+    return pointwise_kernel("fill", (), (target,))
 
 
 #: Types between which a loop casts element by element where it meets several (LoadWithCast and

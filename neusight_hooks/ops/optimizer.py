@@ -9,6 +9,7 @@ from typing import NamedTuple
 from neusight.ops.elements.copy import move
 from neusight.ops.operands import (
     ceil_div,
+    fill_kernel,
     gpu_tensors,
     is_dense,
     is_in_place,
@@ -123,7 +124,6 @@ def _multi_tensor_kernels(
     flops: int = 1,
     depth: int | None = None,
     scalar_list: bool = False,
-    kernel_class: KernelClass = KernelClass.OPTIMIZER,
 ) -> list[Kernel]:
     """A kernel per launch over lists of equal length."""
     lists = [specs for specs in (*reads, *writes) if specs]
@@ -137,7 +137,7 @@ def _multi_tensor_kernels(
         first = main[launch.parts[0][0]]
         kernels.append(
             Kernel.rows(
-                kernel_class,
+                KernelClass.OPTIMIZER,
                 name,
                 1,
                 elements,
@@ -267,7 +267,7 @@ def foreach_norm(call: OpSignature) -> list[Kernel]:
     )
     sizes = [spec.numel for spec in sources]
     norms = [_norm_a_chunk(name, sources, launch) for launch in launches(sizes, 1)]
-    return [*pointwise_kernel("fill", (), (partial,)), *norms, cleanup]
+    return [*fill_kernel(partial), *norms, cleanup]
 
 
 def _norm_a_chunk(name: str, sources: tuple[TensorSpec, ...], launch: _Launch) -> Kernel:

@@ -73,26 +73,24 @@ class Attribution:
         node: Any = _current_node()
         if thread:
             return self._op_of_thread(signature, math, stream, node, thread)
+        name, sequence = "", None
         if node is None:
+            module = self._modules[-1] if self._modules else ""
             current = _sequence_nr()
-            caller = self._modules[-1] if self._modules else ""
-            module = self._within(caller)
-            if current == self._last_sequence:
-                sequence = None
-            else:
-                self._last_sequence = current
-                sequence = current - 1
-                self._module_of_sequence[sequence] = caller
+            if current != self._last_sequence:
+                self._last_sequence, sequence = current, current - 1
+                self._module_of_sequence[sequence] = module
             phase: Phase = "optimizer" if self._steps else "forward"
             if phase == "forward" and _graph_task() != _NO_GRAPH_TASK:
                 phase = "backward"  # the engine's last callbacks, as sharded gradients use them
-            return TapedOp(signature, math, module, phase, stream, sequence)
-        number = node._sequence_nr()
-        module = self._modules[-1] if self._modules else self._module_of_forward(number)
-        module = self._within(module)
-        phase = "optimizer" if self._steps and self._steps_in_backward else "backward"
-        sequence = None if number >= _NO_SEQUENCE else number
-        return TapedOp(signature, math, module, phase, stream, sequence, node.name())
+        else:
+            name, number = node.name(), node._sequence_nr()
+            module = self._modules[-1] if self._modules else self._module_of_forward(number)
+            phase = "optimizer" if self._steps and self._steps_in_backward else "backward"
+            sequence = None if number >= _NO_SEQUENCE else number
+        if self._compiled:
+            module = self._within(module)
+        return TapedOp(signature, math, module, phase, stream, sequence, name)
 
     def _op_of_thread(
         self, signature: OpSignature, math: MathMode, stream: int, node: Any, thread: int

@@ -39,17 +39,13 @@ def call_site() -> str:
         if cell := _cell_of(filename):
             return f"{cell}:{frame.f_lineno}"
         if not filename.startswith(foreign) and not _is_of_python(filename):
-            return f"{_short_name(filename)}:{frame.f_lineno}"
+            return f"{_inside_packages(filename) or Path(filename).name}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
 
 
-def _short_name(filename: str) -> str:
-    """The path inside the folder of packages for an installed file, the name alone for another."""
-    return _inside_packages(filename) or Path(filename).name
-
-
 def _inside_packages(filename: str) -> str:
+    """The path of an installed file inside the folder of packages; "" for another."""
     for packages in _PACKAGES:
         _, found, inside = filename.rpartition(packages)
         if found:

@@ -20,9 +20,7 @@ from torch.nn.modules.module import (
     register_module_forward_pre_hook,
     register_module_module_registration_hook,
 )
-from torch.optim.optimizer import (
-    register_optimizer_step_pre_hook,
-)
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from neusight.recording.attribution import Attribution
@@ -169,7 +167,8 @@ class ProgramHooks:
             module = reference()
             assert module is not None
             run: Callable[..., Any] = module._call_impl if compiled is None else compiled
-            if self.is_elsewhere or not self._is_at_outermost() or is_traced() is not None:
+            is_outermost = self._tape.is_open and self._attribution.is_outside()
+            if not is_outermost or self._in_function or self.is_elsewhere or is_traced():
                 return run(*args, **kwargs)
             compiles = set_eval_frame(None)
             try:
@@ -182,9 +181,6 @@ class ProgramHooks:
             return run(*args, **kwargs)
 
         return call
-
-    def _is_at_outermost(self) -> bool:
-        return self._tape.is_open and not self._in_function and self._attribution.is_outside()
 
     def around_function(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A compiled function. Where the program calls it from outside of any module and of other
@@ -280,12 +276,10 @@ class ProgramHooks:
         return place
 
     def _mark_storages_of(self, module: torch.nn.Module) -> None:
-        for parameter in module._parameters.values():
-            if parameter is not None:
-                self._storages.mark(parameter, "parameter")
-        for buffer in module._buffers.values():
-            if buffer is not None:
-                self._storages.mark(buffer, "buffer")
+        for kind, held in (("parameter", module._parameters), ("buffer", module._buffers)):
+            for tensor in held.values():
+                if tensor is not None:
+                    self._storages.mark(tensor, kind)
 
     def _record_made(self, parent: torch.nn.Module, name: str, module: Any) -> None:
         """A module becomes part of another one, for the first time on the line that made it."""

@@ -24,7 +24,7 @@ from neusight.recording.dispatch.op_cache import KnownOp, OpCache, Output, cache
 from neusight.recording.dispatch.operator_calls import OperatorCalls
 from neusight.recording.dispatch.python_functions import PythonFunctions
 from neusight.recording.dispatch.torchscript import (
-    is_number,
+    NUMBERS,
     is_traced,
     recorded_as,
     tensors_for_numbers,
@@ -37,6 +37,7 @@ from neusight.recording.recording import (
     URGENT_STREAMS_OPTION,
     CompiledFrame,
     OpSignature,
+    contiguous_strides,
     flattened,
 )
 from neusight.recording.repeats.calls import RepeatedCalls
@@ -121,7 +122,7 @@ class Recorder:
             self.tape, self.attribution, self.storages, steady_steps, self.inputs.may_draft
         )
         functions = PythonFunctions(stacks) if stacks is not None and with_functions else None
-        self.operators = OperatorCalls(self.tape, self.mode, lambda: bool(self.doing), functions)
+        self.operators = OperatorCalls(self.tape, self.mode, functions)
         self.cutter.writer.shows_functions = functions is not None
         self.cutter.on_step.subscribe(StepsToFollow(self.operators).step_ends)
         self.fake_kernels = FakeKernels(self.mode, self.devices)
@@ -190,16 +191,7 @@ class Recorder:
             self.interrupted()
         if self.repeats.watch is not None:
             self.repeats.watch.see_op(func, args, kwargs)
-        operators = self.operators
-        if operators.is_listening:
-            return operators.answer(self._dispatch, func, args, kwargs)
-        if not operators.is_on or threading.get_ident() != self.tape.threads.main:
-            return self._dispatch(func, args, kwargs)
-        was_answering, operators.is_answering = operators.is_answering, True
-        try:
-            return self._dispatch(func, args, kwargs)
-        finally:
-            operators.is_answering = was_answering
+        return self.operators.answer(self._dispatch, func, args, kwargs)
 
     def _dispatch(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         cuda = lazy = False
@@ -260,12 +252,7 @@ class Recorder:
 
     def new_tensor(self, shape: Sequence[int], dtype: torch.dtype, like: Any) -> ForecastTensor:
         """A contiguous tensor on the device of `like`."""
-        stride: list[int] = []
-        step = 1
-        for size in reversed(list(shape)):
-            stride.insert(0, step)
-            step *= max(1, size)
-        return self.mode.new_tensor(tuple(shape), tuple(stride), dtype, like._fake_device)
+        return self.mode.new_tensor(shape, contiguous_strides(shape), dtype, like._fake_device)
 
     # -- running ops ------------------------------------------------------------------------------
 
@@ -357,7 +344,7 @@ class Recorder:
         """Keeps values up to date with what an op returned or wrote over."""
         if known.may_be_known:
             self.values.follow(func, args, kwargs, out)
-        elif self.known.has_long_floats and known.answer != "new":
+        elif self.known.long_floats and known.answer != "new":
             self.known.forget_written(func, args, kwargs)
 
     # -- recording --------------------------------------------------------------------------------
@@ -366,7 +353,7 @@ class Recorder:
         """Puts one op on the tape, with who called it."""
         math = self._math.now() if known.needs_math else self._math.default
         thread = self.tape.threads.number()
-        op = self.attribution.op(known.signature, math, self.current_stream, thread)
+        op = self.attribution.op(known.signature, math, self._streams.number, thread)
         cutter = self.cutter
         if op.node:
             cutter.backward_seen, cutter.backward_thread = True, thread
@@ -417,11 +404,11 @@ class Recorder:
     @contextmanager
     def while_doing(self, words: str) -> Iterator[None]:
         """States what takes long, for the display of progress."""
-        before, self.doing = self.doing, words
+        before, self.doing, self.operators.is_paused = self.doing, words, True
         try:
             yield
         finally:
-            self.doing = before
+            self.doing, self.operators.is_paused = before, bool(before)
 
     def warn_once(self, text: str) -> None:
         """A line for the summary's warnings."""
@@ -495,9 +482,12 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-
             if kind is not ForecastTensor and has_own_dispatch(kind):
                 # Not work: what it does with the tensors inside arrives here by itself.
                 return NotImplemented
-        if _is_in_other_fake_mode(recorder.mode):
+        # DTensor enters another FakeTensorMode for the shapes of each op: it lies below ours,
+        # however late it was entered. If this key moves, its questions count as work of the host.
+        fake_mode = torch._C._get_dispatch_mode(_FAKE_MODE)
+        if fake_mode is not None and fake_mode is not recorder.mode:
             return func(*args, **(kwargs or {}))
-        if args and is_number(args[0]):
+        if args and type(args[0]) in NUMBERS:
             args = tensors_for_numbers(func, args)
         if is_traced() is not None:
             return self._run_traced(func, args, kwargs or {})
@@ -518,11 +508,3 @@ class RecordingMode(TorchDispatchMode):  # type: ignore[no-untyped-call, unused-
 
 _DEVICE = torch.ops.prim.device.default
 _FAKE_MODE = torch._C._TorchDispatchModeKey.FAKE
-
-
-def _is_in_other_fake_mode(own: ForecastMode) -> bool:
-    """Whether another FakeTensorMode is active, as DTensor enters one for the shapes of each op:
-    such a mode lies below ours, however late it was entered. If this key moves, its questions count
-    as work of the host."""
-    active = torch._C._get_dispatch_mode(_FAKE_MODE)
-    return active is not None and active is not own

@@ -7,7 +7,9 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate, islice
 from math import prod
+from operator import mul
 from typing import Any, Literal, NamedTuple, TypeVar, Union
 
 from neusight.predictors.kernel import DTYPE_BYTES
@@ -77,10 +79,13 @@ class TensorSpec(NamedTuple):
     @property
     def is_channels_last(self) -> bool:
         """NHWC or NDHWC order (and not also row-major, as for one channel)."""
+        return self.is_dense_channels_last and not self.is_contiguous
+
+    @property
+    def is_dense_channels_last(self) -> bool:
+        """In that order, also where the order is both (as for a 1x1 weight)."""
         rank = len(self.shape)
-        if rank not in (4, 5) or self.is_contiguous:
-            return False
-        return self._is_dense_in((1, *range(rank - 1, 1, -1), 0))
+        return rank in (4, 5) and self._is_dense_in((1, *range(rank - 1, 1, -1), 0))
 
     def _is_dense_in(self, order: range | tuple[int, ...]) -> bool:
         expected = 1
@@ -133,6 +138,16 @@ class OpSignature:
     def output_tensors(self) -> tuple[TensorSpec, ...]:
         """Every tensor among the outputs, lists flattened, in order."""
         return tuple(flattened(self.outputs, TensorSpec))
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Those of a tensor without gaps in the order of its dimensions.
+
+    >>> contiguous_strides((2, 3, 4))
+    (12, 4, 1)
+    """
+    steps = accumulate((max(1, size) for size in reversed(shape)), mul, initial=1)
+    return tuple(islice(steps, len(shape)))[::-1]
 
 
 def flattened(value: object, kind: type[_Kind]) -> list[_Kind]:
@@ -324,7 +339,7 @@ class ModelInput:
     for each sequence, after those that entered before. `drafted`: so many of the tokens are
     proposals that it verifies (speculative decoding), made by the `draft_calls` calls of another
     model before this one; 0 where they were found otherwise. `has_cache`: a prompt, or the next
-    part of one, that is given what the call before made (keys and values of the tokens so far)."""
+    part of one, after the tokens that entered with the call before."""
 
     samples: int
     length: int

@@ -28,11 +28,12 @@ def spec_of(tensor: torch.Tensor) -> TensorSpec:
     return TensorSpec(tuple(tensor.shape), stride, _dtype_name(tensor.dtype), tensor.device.type)
 
 
-def _argument(value: Any) -> Argument:
+def argument_of(value: Any) -> Argument:
+    """What a recording keeps of an argument: dtypes, devices and the like as text."""
     if isinstance(value, torch.Tensor):
         return spec_of(value)
     if isinstance(value, (list, tuple)):
-        return tuple(_argument(item) for item in value)
+        return tuple(argument_of(item) for item in value)
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, torch.dtype):
@@ -43,7 +44,7 @@ def _argument(value: Any) -> Argument:
 
 
 #: Products that programs call with one tensor twice: squares, also those of Adam's gradients.
-_SQUARES = frozenset(
+SQUARES = frozenset(
     {
         torch.ops.aten.mul.Tensor,
         torch.ops.aten.addcmul.default,
@@ -55,16 +56,14 @@ _SQUARES = frozenset(
 )
 
 
-def repeated(func: Any, args: Sequence[Any]) -> tuple[int, ...]:
-    """The positions of arguments that are the very tensor, or tensors, of the argument before, for
-    ops that are called so.
+def repeated(args: Sequence[Any]) -> tuple[int, ...]:
+    """The positions of arguments that are the very tensor, or tensors, of the argument before; of
+    interest for `SQUARES`.
 
     >>> x = torch.ones(2)
-    >>> repeated(torch.ops.aten.mul.Tensor, (x, x)), repeated(torch.ops.aten.mul.Tensor, (x, x + 1))
+    >>> repeated((x, x)), repeated((x, x + 1))
     ((1,), ())
     """
-    if func not in _SQUARES:
-        return ()
     pairs = enumerate(pairwise(args), start=1)
     return tuple(position for position, (one, other) in pairs if _is_same(one, other))
 
@@ -86,7 +85,7 @@ def signature_of(
 ) -> OpSignature:
     """The op and its arguments by name, defaults filled in, as plain values."""
     schema = func._schema
-    again = repeated(func, args)
+    again = repeated(args) if func in SQUARES else ()
     arguments: list[tuple[str, Argument]] = []
     for position, parameter in enumerate(schema.arguments):
         if position < len(args) and not parameter.kwarg_only:
@@ -95,7 +94,7 @@ def signature_of(
             value = kwargs[parameter.name]
         else:
             value = parameter.default_value if parameter.has_default_value() else None
-        argument = _argument(value)
+        argument = argument_of(value)
         arguments.append(
             (parameter.name, _as_repeated(argument) if position in again else argument)
         )
@@ -104,7 +103,7 @@ def signature_of(
         op=schema.name,
         overload=schema.overload_name or "default",
         arguments=tuple(arguments),
-        outputs=tuple(_argument(item) for item in outputs),
+        outputs=tuple(argument_of(item) for item in outputs),
     )
 
 

@@ -94,6 +94,15 @@ class TapedFree:
 MOST_DRAFTS = 64
 
 
+class TensorIdentity(NamedTuple):
+    """Equal for tensors with the same values: their storage, place in it, shape and version."""
+
+    storage: int
+    offset: int
+    shape: tuple[int, ...]
+    version: int
+
+
 @dataclass(slots=True, eq=False)
 class TapedInput:
     """A loader yielded a batch here, or the program called an outermost module or compiled
@@ -104,9 +113,10 @@ class TapedInput:
     `follows_encoder`: of a module after another one; `is_decode`: of token ids, one new for each
     sequence; `is_prompt`: of the ids before those that another function decodes; `drafted`: with so
     many proposed tokens, which are verified, made by `draft_calls` of another model; `has_cache`:
-    of token ids, with tensors that the call before made, which are the storages from
-    `first_storage` to `last_storage`; `is_transposed`: of ids [tokens, sequences]; `is_product`: no
-    call, but a product of data with what is trained, outside of modules.
+    of token ids that lie behind those of the call before, or with tensors that it made, which are
+    the storages from `first_storage` to `last_storage`; `is_transposed`: of ids [tokens,
+    sequences]; `is_product`: no call, but a product of data with what is trained, outside of
+    modules.
     `owner` is the same for all of one loader, module or function; `tensor` for all calls with the
     same values, None where that is not known. `origin` is the call whose output the input is made
     of. Autograd's numbers of what the call computed begin with `first_sequence` and end before
@@ -133,7 +143,7 @@ class TapedInput:
     last_storage: int = 0
     is_transposed: bool = False
     is_product: bool = False
-    tensor: object = None
+    tensor: TensorIdentity | None = None
     origin: TapedInput | None = None
     first_sequence: int = 0
     last_sequence: int = 0

@@ -63,17 +63,15 @@ class ForecastMode(FakeTensorMode):  # type: ignore[no-untyped-call, unused-igno
     # Torch asks torch.cuda.is_available() here, which the facade answers with True; but no device
     # must be initialised (see "torch.tensor, lift_fresh, and device movement" in fake_tensor.py).
     avoid_device_init = True
+    #: Whether neusight itself computes in this thread, so that ops are not the script's own. (Read
+    #: several times an op: a number, which no function of Python reads.)
+    is_inside = property(attrgetter("_local.depth"))
 
     def __init__(self, listener: TensorListener) -> None:
         self._local = _ThreadState()
         super().__init__(allow_non_fake_inputs=True, allow_fallback_kernels=False)
         self.listener = listener
         self.cache_enabled = False  # the recorder has its own, of which this would be a second
-
-    @property
-    def is_inside(self) -> bool:
-        """Whether neusight itself computes in this thread, so that ops are not the script's own."""
-        return self._local.depth > 0
 
     @contextmanager
     def inside(self) -> Iterator[None]:
@@ -318,6 +316,11 @@ def has_own_dispatch(kind: type) -> bool:
     """Whether it is a subclass that runs its ops itself: DTensor, nested, quantised tensors."""
     own = getattr(kind, "__torch_dispatch__", _PLAIN_DISPATCH)
     return own is not _PLAIN_DISPATCH and not issubclass(kind, FakeTensor)
+
+
+def is_mask(index: torch.Tensor | None) -> bool:
+    """Whether an index of a tensor is a mask, not places."""
+    return index is not None and index.dtype in (torch.bool, torch.uint8)
 
 
 #: Python's own errors name the class: "'Tensor' object has no attribute …", as on a GPU.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -220,6 +220,36 @@ def test_equal_steps_that_are_kept_once_count_each() -> None:
     assert (generation.first_context, generation.last_context) == (101, 139)
     assert generation.us_per_context == 0.0
     assert generation.tpot_us(139) == pytest.approx(forecast.step_latency_us.median)
+
+
+@pytest.mark.parametrize(
+    ("parts", "prompt"),
+    [
+        pytest.param([30, 30, 30], 90, id="equal parts"),
+        pytest.param([40, 40, 20], 100, id="the last part is shorter"),
+        pytest.param([(0, 30), (0, 30), (0, 30)], 30, id="the same ids again"),
+        pytest.param([(0, 40), (30, 70)], 40, id="windows that overlap"),
+    ],
+)
+def test_a_prompt_in_parts_counts_whole_where_modules_keep_the_cache(
+    parts: list[Any], prompt: int
+) -> None:
+    ends = list(accumulate(parts)) if isinstance(parts[0], int) else []
+    bounds = list(pairwise([0, *ends])) if ends else parts
+
+    @torch.inference_mode()
+    def program() -> None:
+        model, at = Static().cuda(), torch.arange(1024, device="cuda")
+        ids = torch.zeros(2, 100, dtype=torch.long, device="cuda")
+        for start, end in bounds:
+            out = model(ids[:, start:end], at[start:end])
+        for _ in range(8):
+            out = model(out.argmax(-1, keepdim=True), at[end : end + 1])
+            end += 1
+
+    generation = found(forecast_of(program))
+
+    assert (generation.prompt, generation.first_context) == (prompt, prompt + 1)
 
 
 class Encoder(nn.Module):

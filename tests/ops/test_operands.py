@@ -9,7 +9,6 @@ from neusight.ops.operands import (
     copy_kernel,
     flags,
     is_dense,
-    is_dense_channels_last,
     layout_of,
     memory_kernel,
     new_tensor,
@@ -116,10 +115,10 @@ def test_a_loop_transposes_where_neighbours_lie_apart() -> None:
 def test_dense_is_without_gaps_or_overlap() -> None:
     assert is_dense(spec(2, 3, 4, 5, channels_last=True))
     assert not is_dense(TensorSpec((4, 4), (0, 1), "float32"))
-    assert is_dense_channels_last(spec(2, 3, 4, 5, channels_last=True))
-    assert is_dense_channels_last(spec(64, 16, 1, 1))
-    assert not is_dense_channels_last(spec(2, 3, 4, 5))
-    assert not is_dense_channels_last(spec(4, 5))
+    assert spec(2, 3, 4, 5, channels_last=True).is_dense_channels_last
+    assert spec(64, 16, 1, 1).is_dense_channels_last
+    assert not spec(2, 3, 4, 5).is_dense_channels_last
+    assert not spec(4, 5).is_dense_channels_last
 
 
 def test_dimensions_count_from_the_back_too() -> None:

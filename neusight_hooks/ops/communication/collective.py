@@ -14,9 +14,9 @@ from typing import Any
 
 from neusight.ops.operands import (
     copy_kernel,
+    fill_kernel,
     gpu_tensors,
     memory_kernel,
-    pointwise_kernel,
 )
 from neusight.ops.registry import register_op
 from neusight.predictors.clusters.placement import ranks_from
@@ -291,7 +291,7 @@ def barrier(call: OpSignature, *, tensor: TensorSpec) -> list[Kernel]:
     """An all-reduce of one element, as ProcessGroupNCCL does it."""
     one = TensorSpec((1,), (1,), "float32", tensor.device)
     kernels = _collective(call, "all_reduce", (one,))
-    return pointwise_kernel("fill", (), (one,)) + kernels if kernels else []
+    return fill_kernel(one) + kernels if kernels else []
 
 
 @register_op("c10d::check_for_nan")

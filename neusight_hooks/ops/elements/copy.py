@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from neusight.ops.operands import (
     contiguous,
     copy_kernel,
+    fill_kernel,
     gpu_tensors,
     itemsize,
     kernel_name,
@@ -70,7 +71,7 @@ def copy_into(
 ) -> list[Kernel]:
     """A copy into an existing tensor (copy_), on the GPU or across the bus."""
     if not isinstance(src, TensorSpec):  # a Python number
-        return pointwise_kernel("fill", (), (self,))
+        return fill_kernel(self)
     return move(src, self)
 
 
@@ -105,18 +106,7 @@ def clone(call: OpSignature) -> list[Kernel]:
     kernels = copy_kernel(_shown(source, target), target)
     if source.numel < target.numel and kernels:  # repeat and expand read less than they write
         read = min(source.num_bytes, kernels[0].bytes_read)
-        kernels = [
-            memory_kernel(
-                KernelClass.COPY,
-                "copy",
-                reads=(source,),
-                writes=(target,),
-                width=target.numel,
-                flops=0,
-                bytes_read=read,
-                layout="scalar",
-            )
-        ]
+        return [replace(kernels[0], name="copy", bytes_read=read, layout="scalar")]
     return kernels
 
 
@@ -125,15 +115,15 @@ def _shown(source: TensorSpec, target: TensorSpec) -> TensorSpec:
     if source.shape == target.shape or source.numel < target.numel:
         return source
     if source.numel == target.numel and source.is_contiguous and target.is_contiguous:
-        return source if source.shape == target.shape else source._replace(shape=source.shape)
+        return source
     step = max(1, source.numel // max(1, target.numel))
     return target._replace(dtype=source.dtype, stride=tuple(s * step for s in target.stride))
 
 
-@register_op("aten::_local_scalar_dense")
+@register_op("aten::_local_scalar_dense", "aten::is_nonzero")
 def local_scalar(call: OpSignature, *, self: TensorSpec) -> list[Kernel]:
     """item(): one element to the host, which waits for it."""
-    return [memcpy_d2h(spec) for spec in (self,)]
+    return [memcpy_d2h(self)]
 
 
 @register_op("aten::cat", "aten::stack", "aten::_stack", "aten::_chunk_cat")
@@ -200,9 +190,7 @@ def _layout_of_cat(
 def _channels_behind(spec: TensorSpec) -> TensorSpec:
     """A tensor of channels_last as the contiguous one that it is in memory."""
     batch, channels, *pixels = spec.shape
-    shape = (batch, *pixels, channels)
-    stride = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
-    return spec._replace(shape=shape, stride=stride)
+    return contiguous(spec._replace(shape=(batch, *pixels, channels)))
 
 
 def _outer(spec: TensorSpec, target: TensorSpec) -> int:
@@ -267,7 +255,7 @@ def constant_pad(call: OpSignature, *, self: TensorSpec, pad: tuple[int, ...] = 
     copies = copy_kernel(inside._replace(stride=_gapped(inside)), inside)
     if all(pad <= 0 for pad in pad):
         return copies
-    return pointwise_kernel("fill", (), (target,)) + copies
+    return fill_kernel(target) + copies
 
 
 def _shrunk(first: TensorSpec, second: TensorSpec) -> TensorSpec:
@@ -290,9 +278,7 @@ def pad_backward(call: OpSignature, *, grad_output: TensorSpec, **others: Argume
     """Zeros, then a kernel that adds each gradient to where it came from."""
     target = output(call)
     name = kernel_name(call).replace("1d_", "_").replace("2d_", "_").replace("3d_", "_")
-    return pointwise_kernel("fill", (), (target,)) + pointwise_kernel(
-        name, (grad_output,), (target,)
-    )
+    return fill_kernel(target) + pointwise_kernel(name, (grad_output,), (target,))
 
 
 @register_op("aten::im2col", "aten::col2im")
@@ -326,16 +312,14 @@ def view_backward(
     """Zeros, then the gradient into its place."""
     target = output(call)
     place = grad_output._replace(stride=_gapped(grad_output))
-    return pointwise_kernel("fill", (), (target,)) + copy_kernel(grad_output, place)
+    return fill_kernel(target) + copy_kernel(grad_output, place)
 
 
 @register_op("aten::unfold_backward")
 def unfold_backward(call: OpSignature, *, grad_in: TensorSpec) -> list[Kernel]:
     """Zeros, then a kernel that adds overlapping windows."""
     target = output(call)
-    return pointwise_kernel("fill", (), (target,)) + pointwise_kernel(
-        "unfold_backward", (grad_in,), (target,)
-    )
+    return fill_kernel(target) + pointwise_kernel("unfold_backward", (grad_in,), (target,))
 
 
 @register_op(
@@ -354,7 +338,7 @@ def diag_embed(call: OpSignature, *, self: TensorSpec) -> list[Kernel]:
     """Zeros, then the diagonal."""
     target = output(call)
     place = self._replace(stride=_gapped(self))
-    return pointwise_kernel("fill", (), (target,)) + copy_kernel(self, place)
+    return fill_kernel(target) + copy_kernel(self, place)
 
 
 @register_op("aten::block_diag")
@@ -380,9 +364,7 @@ def pack_padded_sequence_backward(
 ) -> list[Kernel]:
     """Zeros, then the gradients into their places."""
     target = output(call)
-    return pointwise_kernel("fill", (), (target,)) + pointwise_kernel(
-        "pack_padded_sequence_backward", (grad,), (grad,)
-    )
+    return fill_kernel(target) + pointwise_kernel("pack_padded_sequence_backward", (grad,), (grad,))
 
 
 @register_op("aten::_cudnn_rnn_flatten_weight")

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from neusight.ops.operands import (
     copy_kernel,
+    fill_kernel,
     gpu_tensors,
     is_in_place,
     kernel_name,
@@ -130,7 +131,7 @@ def eye(call: OpSignature) -> list[Kernel]:
     target = output(call)
     side = min(target.shape) if target.shape else 0
     diagonal = TensorSpec((side,), (1,), target.dtype, target.device)
-    return pointwise_kernel("fill", (), (target,)) + pointwise_kernel("fill", (), (diagonal,))
+    return fill_kernel(target) + fill_kernel(diagonal)
 
 
 @register_op(*(f"aten::{name}" for name in RANDOM))
@@ -183,7 +184,7 @@ def masked_fill(
     return copies + pointwise_kernel("masked_fill", (target, mask), (target,))
 
 
-def mean_of(spec: TensorSpec, result: TensorSpec, name: str = "mean") -> Kernel:
+def mean_of(spec: TensorSpec, result: TensorSpec, name: str) -> Kernel:
     """The kernel that reduces a whole tensor to one number."""
     return memory_kernel(
         KernelClass.REDUCTION, name, reads=(spec,), writes=(result,), rows=1, width=spec.numel
@@ -309,12 +310,4 @@ def unsafe_masked_index(
 def compute_linear_combination(call: OpSignature) -> list[Kernel]:
     """Fill, then one kernel."""
     reads, target = read_tensors(call), output(call)
-    return pointwise_kernel("fill", (), (target,)) + pointwise_kernel(
-        "linear_combination", reads, (target,)
-    )
-
-
-@register_op("aten::is_nonzero")
-def is_nonzero(call: OpSignature, *, self: TensorSpec) -> list[Kernel]:
-    """The value read by the host."""
-    return [memcpy_d2h(self)]
+    return fill_kernel(target) + pointwise_kernel("linear_combination", reads, (target,))

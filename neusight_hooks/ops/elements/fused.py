@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 
 from neusight.ops.products.attention import flex_attention
 from neusight.ops.registry import register_op
@@ -33,9 +34,7 @@ def fused_kernel(
     if attention:
         queries, *_ = call.input_tensors  # the FP32 sums of a split's parts may be larger
         return flex_attention(call, attention, dtype=queries.dtype)
-    elements = 1
-    for size in numels:
-        elements *= size
+    elements = prod(numels)
     if not elements or not bytes_read + bytes_written:
         return []
     reduces = "reduction" in kind

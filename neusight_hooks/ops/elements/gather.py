@@ -8,6 +8,7 @@ from math import prod
 
 from neusight.ops.operands import (
     copy_kernel,
+    fill_kernel,
     gpu_tensors,
     is_in_place,
     itemsize,
@@ -137,7 +138,7 @@ def _embedding_gradient(
     *,
     always_sorts: bool = False,
 ) -> list[Kernel]:
-    kernels = pointwise_kernel("fill", (), (weight,))
+    kernels = fill_kernel(weight)
     count = indices.numel
     if not count or not grad.numel:
         return kernels
@@ -199,7 +200,7 @@ def embedding_bag(
     result = output(call)
     width = weight.shape[1] if len(weight.shape) > 1 else 1
     if not indices.numel:
-        return pointwise_kernel("fill", (), (result,))
+        return fill_kernel(result)
     rows = indices.numel * width * itemsize(weight.dtype)
     others = (indices, offsets, per_sample_weights)
     read = rows + sum(spec.num_bytes for spec in others if spec is not None)
@@ -234,7 +235,7 @@ def embedding_bag_backward(
     spread = TensorSpec((indices.numel, width), (width, 1), grad.dtype, grad.device)
     is_max = mode == 2
     if is_max:
-        fill = pointwise_kernel("fill", (), (weight,))
+        fill = fill_kernel(weight)
         return fill + _gather_kernel(
             "embedding_bag_backward", grad, (indices,), writes=weight, reads_target=True
         )
@@ -331,7 +332,7 @@ def _put(moved: TensorSpec, positions: tuple[TensorSpec, ...], values: TensorSpe
     put = _gather_kernel("index_put", moved, positions, scatters=True)
     if values.numel < moved.numel:  # one value for many places
         saved = moved.numel * itemsize(moved.dtype) - values.num_bytes
-        put = [_reading_less(kernel, saved) for kernel in put]
+        put = [replace(kernel, bytes_read=max(0, kernel.bytes_read - saved)) for kernel in put]
     return put
 
 
@@ -366,10 +367,6 @@ def _linear_order(target: TensorSpec, count: int, num_indices: int) -> list[Kern
     step = pointwise_kernel("mul", (linear,), (linear,))
     step += pointwise_kernel("add", (linear, linear), (linear,))
     return step * num_indices + deterministic_order(count, target.numel, target.device)
-
-
-def _reading_less(kernel: Kernel, saved: int) -> Kernel:
-    return replace(kernel, bytes_read=max(0, kernel.bytes_read - saved))
 
 
 def _broadcast(shapes: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
@@ -521,7 +518,7 @@ def masked_scatter_backward(
     result = output(call)
     positions = vector(mask.numel, "int64", mask.device)
     chosen = select_flagged(mask, min(mask.numel, result.numel))
-    fill = pointwise_kernel("fill", (), (result,))
+    fill = fill_kernel(result)
     return (
         chosen
         + _gather_kernel("index", grad_output, (positions,))
@@ -536,13 +533,13 @@ def bincount(call: OpSignature, *, self: TensorSpec, weights: TensorSpec | None)
     result = output(call)
     limit = vector(1, self.dtype, self.device)
     if not self.numel:
-        return pointwise_kernel("fill", (), (result,))
+        return fill_kernel(result)
     return [
         *reduce_kernel("min", (self,), (limit,)),
         memcpy_d2h(limit),
         *reduce_kernel("max", (self,), (limit,)),
         memcpy_d2h(limit),
-        *pointwise_kernel("fill", (), (result,)),
+        *fill_kernel(result),
         _histogram("bincount", self, weights, result),
     ]
 
@@ -556,7 +553,7 @@ def histc(
     limits = vector(2, self.dtype, self.device)
     return [
         *reduce_kernel("aminmax", (self,), (limits,)),
-        *pointwise_kernel("fill", (), (result,)),
+        *fill_kernel(result),
         _histogram("histc", self, weight, result),
     ]
 

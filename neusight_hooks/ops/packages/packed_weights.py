@@ -13,7 +13,12 @@ from neusight.ops.operands import (
     output,
     pointwise_kernel,
 )
-from neusight.ops.products.gemm import matmul_kernels, matrix, packed_weight_kernels
+from neusight.ops.products.gemm import (
+    linear_kernels,
+    matmul_kernels,
+    matrix,
+    packed_weight_kernels,
+)
 from neusight.ops.registry import register_op
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
@@ -46,16 +51,8 @@ def gemm_4bit(
     unpacked = memory_kernel(
         KernelClass.ELEMENTWISE, "dequantize_4bit", reads=(B, *scales), writes=(whole,)
     )
-    products = _plain_product(A, whole, output(call), math, bias=bias is not None)
+    products = linear_kernels(A, whole, output(call), math, bias=bias is not None)
     return [unpacked, *products] if products else []
-
-
-def _plain_product(
-    left: TensorSpec, weight: TensorSpec, result: TensorSpec, math: MathMode, *, bias: bool
-) -> list[Kernel]:
-    n, k = weight.shape
-    rows = matrix(prod(left.shape[:-1]), k, left)
-    return matmul_kernels(rows, matrix(k, n, weight, transposed=True), result, math, bias=bias)
 
 
 @register_op("bitsandbytes::gemv_4bit")
@@ -140,9 +137,8 @@ def int8_mixed_scaled_mm(
 
 
 def _int8_product(left: TensorSpec, right: TensorSpec, math: MathMode) -> list[Kernel]:
-    m, k, n = prod(left.shape[:-1]), left.shape[-1], right.shape[0]
-    result = new_tensor((m, n), "int32", left.device)
-    return matmul_kernels(matrix(m, k, left), matrix(k, n, right, transposed=True), result, math)
+    result = new_tensor((prod(left.shape[:-1]), right.shape[0]), "int32", left.device)
+    return linear_kernels(left, right, result, math, bias=False)
 
 
 def _scaled(

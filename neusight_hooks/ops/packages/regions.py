@@ -5,6 +5,7 @@ from __future__ import annotations
 from neusight.ops.operands import (
     ceil_div,
     copy_kernel,
+    fill_kernel,
     gpu_tensors,
     memory_kernel,
     new_tensor,
@@ -110,7 +111,7 @@ def pooled_regions_backward(
     """Zeros, and a thread an element of the gradient, which adds to four neighbours of each sample
     (atomicAdd)."""
     result, reads = output(call), (grad, rois, *gpu_tensors(others.values()))
-    fill = pointwise_kernel("fill", (), (result,))
+    fill = fill_kernel(result)
     if not grad.numel or not result.numel:
         return fill
     samples = _samples(sampling_ratio) * grad.numel
@@ -154,12 +155,8 @@ def deform_conv2d(
     product = matrix(left.shape[0], columns, result)
     products = matmul_kernels(left, right, product, math, accumulate=True) * groups
     step = [_im2col("deformable_im2col", (input, offset, mask), held, steps), *products]
-    return step * steps + _turned_with_bias(result, bias, steps < input.shape[0])
-
-
-def _turned_with_bias(result: TensorSpec, bias: TensorSpec, is_turned: bool) -> list[Kernel]:
-    turned = copy_kernel(result, result) if is_turned else []
-    return turned + pointwise_kernel("add", (result, bias), (result,))
+    turned = copy_kernel(result, result) if steps < input.shape[0] else []
+    return step * steps + turned + pointwise_kernel("add", (result, bias), (result,))
 
 
 @register_op("torchvision::_deform_conv2d_backward")

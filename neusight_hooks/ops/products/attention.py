@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -121,7 +122,9 @@ def _backward(
     main = _attention(problem, name, causal=causal, backward=True, bias_bytes=bias_bytes)
     kernels = [_delta(problem), main]
     if accumulates_query:
-        kernels += _converted_query_gradient(problem)
+        query = new_tensor((problem.rows, problem.head_dim), problem.dtype, problem.device)
+        sums = query._replace(dtype="float32")
+        kernels += pointwise_kernel("attention_convert_dq", (sums,), (query,))
     if sums_groups and problem.kv_heads and problem.heads != problem.kv_heads:
         kernels += [_head_sums(problem, problem.head_dim), _head_sums(problem, problem.head_dim_v)]
     return kernels
@@ -140,13 +143,6 @@ def _delta(problem: _Problem) -> Kernel:
         width=width,
         flops=2 * rows * width,
     )
-
-
-def _converted_query_gradient(problem: _Problem) -> list[Kernel]:
-    """The query's gradient out of its fp32 sums."""
-    query = new_tensor((problem.rows, problem.head_dim), problem.dtype, problem.device)
-    sums = query._replace(dtype="float32")
-    return pointwise_kernel("attention_convert_dq", (sums,), (query,))
 
 
 def _head_sums(problem: _Problem, width: int) -> Kernel:
@@ -207,11 +203,13 @@ def flash(
     cum_seq_q: TensorSpec | None = None,
     is_causal: bool = False,
     window_size_left: int | None = None,
+    window_size_right: int | None = None,
     **others: Argument,
 ) -> list[Kernel]:
     """FlashAttention-2 (-3, or the first in Triton) on [batch, sequence, heads, head_dim]."""
     whole = _sequence_first(query, key, value, cum_seq_q)
-    problem, causal = _in_window(whole, window_size_left, causal=is_causal)
+    window = (window_size_left, window_size_right)
+    problem, causal = _in_window(whole, window, causal=is_causal)
     if _is_backward(call):
         return _backward(problem, _flash(call), causal=causal, sums_groups=True)
     return _forward(problem, _flash(call), causal=causal)
@@ -223,15 +221,22 @@ def _flash(call: OpSignature) -> Variant:
     return "flash_attention_3" if call.op.startswith("flash_attn_3::") else "flash_attention"
 
 
-def _in_window(problem: _Problem, window: int | None, *, causal: bool) -> tuple[_Problem, bool]:
-    """What a causal attention over the last `window` keys comes to: that many keys for every
-    query, where that is less than the triangle. (Its first rows see fewer, its tiles some more.)"""
-    if window is None or window < 0 or not causal:
+def _in_window(
+    problem: _Problem, window: tuple[int | None, int | None], *, causal: bool
+) -> tuple[_Problem, bool]:
+    """What attention within a window comes to: for every query the keys that one sees in the mean,
+    where they are fewer than without the window. `window` is the number of keys left and right of a
+    query's own, the last query's being the last key; None or less than 0 for all of them. (The
+    first rows see fewer, their tiles some more.)"""
+    queries, keys = problem.seq_q, problem.seq_kv
+    left, right = (None if side is None or side < 0 else side for side in window)
+    later_queries = (queries - 1) / 2  # in the mean
+    seen = keys - queries + later_queries if left is None else left
+    if not causal:
+        seen += later_queries if right is None else right
+    if seen + 1 >= (keys - queries / 2 if causal else keys):
         return problem, causal
-    seen = window + 1
-    if seen * problem.seq_q >= problem.seq_q * (problem.seq_kv - problem.seq_q / 2):
-        return problem, causal
-    return problem._replace(seq_kv=min(seen, problem.seq_kv)), False
+    return problem._replace(seq_kv=math.ceil(max(seen, 0)) + 1), False
 
 
 @register_op("flash_attn::with_kvcache", "flash_attn_3::with_kvcache")
@@ -244,11 +249,13 @@ def flash_with_cache(
     length: int,
     is_causal: bool,
     window_size_left: int,
+    window_size_right: int,
     **others: Argument,
 ) -> list[Kernel]:
     """A step of decoding: `length` keys of the caches, the new ones among them."""
     whole = _sequence_first(query, key_cache, value_cache, None)._replace(seq_kv=length)
-    problem, causal = _in_window(whole, window_size_left, causal=is_causal)
+    window = (window_size_left, window_size_right)
+    problem, causal = _in_window(whole, window, causal=is_causal)
     return _forward(problem, _flash(call), causal=causal)
 
 
@@ -354,7 +361,10 @@ def sdpa_cudnn(
     **others: Argument,
 ) -> list[Kernel]:
     """cuDNN's fused attention; its backward has kernels around the main one, as others have."""
-    problem = _of_cudnn(query, key, value, cum_seq_q)
+    if len(query.shape) == 4:
+        problem = _heads_first(query, key, value)
+    else:
+        problem = _sequence_first(query, key, value, cum_seq_q)
     attend = _backward if _is_backward(call) else _forward
     return attend(problem, _chosen_before(math, attn_bias), causal=is_causal, bias=attn_bias)
 
@@ -371,14 +381,6 @@ def _chosen_before(math: MathMode, bias: TensorSpec | None) -> Variant:
     if math.torch >= _CUDNN_FIRST_SINCE:
         return "cudnn_attention"
     return "flash_attention" if bias is None else "efficient_attention"
-
-
-def _of_cudnn(
-    query: TensorSpec, key: TensorSpec, value: TensorSpec, bounds: TensorSpec | None
-) -> _Problem:
-    if len(query.shape) == 4:
-        return _heads_first(query, key, value)
-    return _sequence_first(query, key, value, bounds)
 
 
 def flex_attention(call: OpSignature, attention: tuple[int, ...], *, dtype: str) -> list[Kernel]:

@@ -12,7 +12,6 @@ from neusight.ops.operands import (
     copy_kernel,
     flags,
     is_dense,
-    is_dense_channels_last,
     memory_kernel,
     output,
     per_dim,
@@ -80,19 +79,18 @@ def _groups(image: TensorSpec, weight: TensorSpec, transposed: bool) -> int:
     return max(1, image.shape[-rank - 1] // max(1, weight.shape[1]))
 
 
-def _is_channels_last(*specs: TensorSpec) -> bool:
-    """cuDNN runs in NHWC as soon as one operand is stored so (cudnn_conv_suggest_memory_format)."""
-    return any(spec.is_channels_last for spec in specs)
-
-
 def _operand_copies(specs: tuple[TensorSpec, ...], channels_last: bool) -> list[Kernel]:
     """The copies that bring operands into the common memory format."""
     kernels: list[Kernel] = []
     for spec in specs:
-        ready = is_dense_channels_last(spec) if channels_last else spec.is_contiguous
+        ready = spec.is_dense_channels_last if channels_last else spec.is_contiguous
         if not ready:
-            target = spec if is_dense(spec) else contiguous(spec)
-            kernels += [_relayout(target, "copy")]
+            copied = (spec if is_dense(spec) else contiguous(spec),)
+            kernels.append(
+                memory_kernel(
+                    KernelClass.COPY, "copy", reads=copied, writes=copied, flops=0, layout="strided"
+                )
+            )
     return kernels
 
 
@@ -107,12 +105,6 @@ def _copied_for_miopen(
     if result.is_channels_last or (is_weight and all(spec.is_channels_last for spec in operands)):
         return tuple(spec for spec in operands if not spec.is_channels_last)
     return operands
-
-
-def _relayout(spec: TensorSpec, name: str) -> Kernel:
-    return memory_kernel(
-        KernelClass.COPY, name, reads=(spec,), writes=(spec,), flops=0, layout="strided"
-    )
 
 
 #: Edge of the tile that one CTA of such a transform turns (grids of nchwToNhwcKernel in
@@ -198,7 +190,8 @@ def _convolution_kernels(
     if prod((size.batch, size.in_channels, size.out_channels, *size.output)) == 0:
         return []
     dtype = operands[0].dtype
-    channels_last = not math.miopen and _is_channels_last(*operands)
+    # cuDNN runs in NHWC as soon as one operand is stored so (cudnn_conv_suggest_memory_format).
+    channels_last = not math.miopen and any(spec.is_channels_last for spec in operands)
     transforms = (
         not math.miopen and dtype in math.half_dtypes and _needs_transforms(size, channels_last)
     )
@@ -389,6 +382,7 @@ def _gradients(
     wants: tuple[bool, ...],
     dilation: Sequence[int] = _NOT_DILATED,
 ) -> list[Kernel]:
+    """What is wanted; of a bias a sum per channel, over rows where channels are contiguous."""
     wants_image, wants_weight, wants_bias = flags(wants, 3)
     kernels: list[Kernel] = []
     if wants_image:
@@ -401,14 +395,9 @@ def _gradients(
         size = forward._replace(direction="weight_gradient")
         kernels += _convolution_kernels(size, math, operands=(grad, image), result=weight)
     if wants_bias and grad.numel:
-        kernels.append(_bias_gradient(grad))
+        kernel = sum_kernel(grad, vector(grad.shape[1], grad.dtype, grad.device))
+        kernels.append(replace(kernel, along_columns=grad.is_channels_last))
     return kernels
-
-
-def _bias_gradient(grad: TensorSpec) -> Kernel:
-    """A sum per channel, over rows where channels are contiguous."""
-    kernel = sum_kernel(grad, vector(grad.shape[1], grad.dtype, grad.device))
-    return replace(kernel, along_columns=grad.is_channels_last)
 
 
 @register_op("aten::conv_tbc")

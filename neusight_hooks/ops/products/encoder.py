@@ -15,7 +15,7 @@ from neusight.ops.operands import (
     pointwise_kernel,
     written_tensors,
 )
-from neusight.ops.products.gemm import matmul_kernels
+from neusight.ops.products.gemm import linear_kernels, matmul_kernels, transposed
 from neusight.ops.registry import register_op
 from neusight.ops.rows.reduction import reduce_kernel
 from neusight.predictors.kernel import Kernel, KernelClass
@@ -90,13 +90,9 @@ def _project(
     source: TensorSpec, weight: TensorSpec, math: MathMode, *, bias: bool = True
 ) -> tuple[list[Kernel], TensorSpec]:
     """A Linear on [..., in]: its kernels and its output. An activation is in its epilogue too."""
-    rows, columns = source.numel // max(1, source.shape[-1]), weight.shape[0]
-    result = new_tensor((*source.shape[:-1], columns), source.dtype, source.device)
-    left = new_tensor((rows, source.shape[-1]), source.dtype, source.device)
-    right = TensorSpec(
-        (weight.shape[1], columns), (1, weight.shape[1]), weight.dtype, weight.device
-    )
-    return matmul_kernels(left, right, result, math, bias=bias), result
+    sizes = (*source.shape[:-1], weight.shape[0])
+    result = new_tensor(sizes, source.dtype, source.device)
+    return linear_kernels(source, weight, result, math, bias=bias), result
 
 
 def _fused(given: SelfAttention, math: MathMode) -> list[Kernel]:
@@ -125,13 +121,9 @@ def _unfused(given: SelfAttention, math: MathMode) -> list[Kernel]:
     kernels, joint = _project(given.source, given.joint_weight, math, bias=False)
     batch, length = given.padded
     rows = given.tensor(batch * given.heads, length, given.head_dim)
-    columns = rows._replace(
-        shape=(rows.shape[0], given.head_dim, length),
-        stride=(length * given.head_dim, 1, given.head_dim),
-    )
     scores = given.tensor(batch * given.heads, length, length)
     kernels += pointwise_kernel("transform_bias_rescale_qkv", (joint,), (joint,))
-    kernels += matmul_kernels(rows, columns, scores, math)
+    kernels += matmul_kernels(rows, transposed(rows), scores, math)
     kernels += _softmax(given, scores)
     kernels += matmul_kernels(scores, rows, rows, math)
     by_head = given.tensor(batch, given.heads, length, given.head_dim)

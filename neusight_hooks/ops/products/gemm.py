@@ -11,12 +11,14 @@ from neusight.ops.operands import (
     ceil_div,
     contiguous,
     copy_kernel,
+    fill_kernel,
     is_in_place,
     itemsize,
     memory_kernel,
     num_bytes,
     output,
     pointwise_kernel,
+    read_tensors,
     sum_kernel,
     wrap_dim,
     written_tensors,
@@ -31,7 +33,7 @@ from neusight.predictors.kernel import (
     Variant,
     compute_of,
 )
-from neusight.recording.recording import MathMode, OpSignature, TensorSpec
+from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
 #: Elements in one torch.float4_e2m1fn_x2 (two 4-bit values to the byte).
 _FP4_PER_BYTE = 2
@@ -98,7 +100,7 @@ def matmul_kernels(
     if batch * m * n == 0:
         return []
     if k == 0:
-        return pointwise_kernel("fill", (), (result,))
+        return fill_kernel(result)
     copies = [
         kernel
         for spec in unfit_operands((left, right))
@@ -235,10 +237,17 @@ def linear(
     bias: TensorSpec | None = None,
 ) -> list[Kernel]:
     """A Linear as one op (inference mode): x times the transposed weight, bias in the epilogue."""
+    return linear_kernels(input, weight, output(call), math, bias=bias is not None)
+
+
+def linear_kernels(
+    source: TensorSpec, weight: TensorSpec, result: TensorSpec, math: MathMode, *, bias: bool
+) -> list[Kernel]:
+    """A Linear on the rows of [..., in], of a weight [out, in]."""
     n, k = weight.shape[-2:] if len(weight.shape) > 1 else (1, weight.shape[0])
-    left = matrix(prod(input.shape[:-1]), k, input)
+    left = matrix(prod(source.shape[:-1]), k, source)
     right = matrix(k, n, weight, transposed=True)
-    return matmul_kernels(left, right, output(call), math, bias=bias is not None)
+    return matmul_kernels(left, right, result, math, bias=bias)
 
 
 @register_op("aten::linear_backward")
@@ -271,33 +280,24 @@ def matmul_backward(
     call: OpSignature, math: MathMode, *, grad: TensorSpec, self: TensorSpec, other: TensorSpec
 ) -> list[Kernel]:
     """grad otherᵀ and selfᵀ grad."""
-    return matmul_kernels(grad, _transposed(other), self, math) + matmul_kernels(
-        _transposed(self), grad, other, math
+    return matmul_kernels(grad, transposed(other), self, math) + matmul_kernels(
+        transposed(self), grad, other, math
     )
 
 
-def _transposed(spec: TensorSpec) -> TensorSpec:
+def transposed(spec: TensorSpec) -> TensorSpec:
+    """The tensor with its last two dimensions exchanged."""
     shape = (*spec.shape[:-2], spec.shape[-1], spec.shape[-2])
     stride = (*spec.stride[:-2], spec.stride[-1], spec.stride[-2])
     return TensorSpec(shape, stride, spec.dtype, spec.device)
 
 
-@register_op("aten::dot")
-def dot(call: OpSignature, *, self: TensorSpec, tensor: TensorSpec) -> list[Kernel]:
-    """cuBLAS dot: a kernel of partial sums and one that adds them."""
-    return _dot((self, tensor), output(call))
-
-
-@register_op("aten::vdot")
-def vdot(call: OpSignature, *, self: TensorSpec, other: TensorSpec) -> list[Kernel]:
-    """Like dot, with one side conjugated."""
-    return _dot((self, other), output(call))
-
-
-def _dot(reads: tuple[TensorSpec, TensorSpec], result: TensorSpec) -> list[Kernel]:
-    width = reads[0].numel
+@register_op("aten::dot", "aten::vdot")
+def dot(call: OpSignature, *, self: TensorSpec, **others: Argument) -> list[Kernel]:
+    """cuBLAS dot: a kernel of partial sums and one that adds them; vdot conjugates one side."""
+    reads, result = read_tensors(call), output(call)
     partial = memory_kernel(
-        KernelClass.REDUCTION, "dot", reads=reads, writes=(result,), width=width
+        KernelClass.REDUCTION, "dot", reads=reads, writes=(result,), width=self.numel
     )
     return [partial, memory_kernel(KernelClass.REDUCTION, "dot_reduce", writes=(result,), width=1)]
 
@@ -597,7 +597,7 @@ def trilinear(
         sum_kernel(slab, result),
         *pointwise_kernel("add", (result, result), (result,)),
     ]
-    return pointwise_kernel("fill", (), (result,)) + a_slice * slices
+    return fill_kernel(result) + a_slice * slices
 
 
 def _unrolled_sizes(operands: Sequence[TensorSpec], expands: Sequence[Sequence[int]]) -> list[int]:
@@ -624,6 +624,6 @@ def euclidean_dist(
         kernels += pointwise_kernel("pow", (operand,), (operand,))
         kernels.append(sum_kernel(operand, norms))
         kernels += copy_kernel(operand, operand, "cat")
-    kernels += matmul_kernels(x1, _transposed(x2), result, math)
+    kernels += matmul_kernels(x1, transposed(x2), result, math)
     kernels += pointwise_kernel("clamp_min", (result,), (result,))
     return kernels + pointwise_kernel("sqrt", (result,), (result,))

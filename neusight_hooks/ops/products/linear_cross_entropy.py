@@ -56,17 +56,18 @@ def _gradients(
     part: TensorSpec, weight: TensorSpec, logits: TensorSpec, math: MathMode, wants: _Wanted
 ) -> list[Kernel]:
     """What some rows give to each gradient."""
+    stored = matrix(weight.shape[0], weight.shape[1], weight)
     kernels: list[Kernel] = []
     if wants.input or wants.weight:
         kernels += pointwise_kernel("softmax_gradient", (logits,), (logits,))
     if wants.input:
-        kernels += matmul_kernels(
-            logits, matrix(weight.shape[0], weight.shape[1], weight), part, math
-        )
-    if wants.weight:
-        kernels += _weight_gradient(part, weight, math)
+        kernels += matmul_kernels(logits, stored, part, math)
+    if wants.weight:  # the transposed gradient of the logits, on top of what is there
+        columns = matrix(weight.shape[0], part.shape[0], part, transposed=True)
+        kernels += matmul_kernels(columns, part, stored, math, accumulate=True)
     if wants.bias:
-        kernels.append(_bias_gradient(logits))
+        sums = vector(logits.shape[1], logits.dtype, logits.device)
+        kernels.append(sum_kernel(logits, sums))
     return kernels
 
 
@@ -90,14 +91,3 @@ def _loss(
         ),
         memory_kernel(KernelClass.REDUCTION, "nll_loss", reads=(losses, losses), writes=(losses,)),
     ]
-
-
-def _weight_gradient(part: TensorSpec, weight: TensorSpec, math: MathMode) -> list[Kernel]:
-    """The transposed gradient of the logits times the rows, on top of what is there."""
-    classes, depth = weight.shape
-    columns = matrix(classes, part.shape[0], part, transposed=True)
-    return matmul_kernels(columns, part, matrix(classes, depth, weight), math, accumulate=True)
-
-
-def _bias_gradient(logits: TensorSpec) -> Kernel:
-    return sum_kernel(logits, vector(logits.shape[1], logits.dtype, logits.device))

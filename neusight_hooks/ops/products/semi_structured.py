@@ -34,24 +34,16 @@ def semi_structured_linear(
     return _sparse_product(weight, (input, weight, meta, bias), output(call))
 
 
-@register_op("aten::_sparse_semi_structured_mm")
+@register_op("aten::_sparse_semi_structured_mm", "aten::_sparse_semi_structured_addmm")
 def semi_structured_mm(
-    call: OpSignature, *, mat1: TensorSpec, mat1_meta: TensorSpec, mat2: TensorSpec
-) -> list[Kernel]:
-    """A product whose left side is 2:4 sparse."""
-    return _sparse_product(mat1, (mat1, mat1_meta, mat2), output(call))
-
-
-@register_op("aten::_sparse_semi_structured_addmm")
-def semi_structured_addmm(
     call: OpSignature,
     *,
-    input: TensorSpec,
+    input: TensorSpec | None = None,
     mat1: TensorSpec,
     mat1_meta: TensorSpec,
     mat2: TensorSpec,
 ) -> list[Kernel]:
-    """A 2:4 product with a bias, which is the first argument."""
+    """A product whose left side is 2:4 sparse; `input` is a bias."""
     return _sparse_product(mat1, (input, mat1, mat1_meta, mat2), output(call))
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from neusight.ops.operands import (
     ceil_div,
     copy_kernel,
+    fill_kernel,
     itemsize,
     memcpy_d2h,
     memory_kernel,
@@ -32,7 +33,7 @@ def _gathering(
     """A kernel that fetches a row for each non-zero: `reads` once, and rows of `again` as often as
     they are read. Not measured: its interval is as wide as that of other gathers."""
     if not num_nonzeros or not width:
-        return pointwise_kernel("fill", (), (result,)) if result.numel else []
+        return fill_kernel(result) if result.numel else []
     once = sum(spec.num_bytes for spec in reads if spec is not None)
     fetched = num_nonzeros * width * itemsize(again.dtype) if again is not None else 0
     repeated = max(0, fetched - (again.num_bytes if again is not None else 0))
@@ -69,7 +70,7 @@ def spmm(
     name = "spmv" if dense.shape[-1] == 1 else "spmm"
     before = copy_kernel(added, result) if added is not None else []
     if by_column:
-        before = before or pointwise_kernel("fill", (), (result,))
+        before = before or fill_kernel(result)
     size, width = values.numel, dense.shape[-1]
     reads = (pointers, plain, values, added)
     return before + _gathering(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from neusight.ops.operands import (
     flags,
@@ -221,29 +221,16 @@ def group_norm_backward(
     if not input.numel or not N * C:
         return []
     wants_input, wants_weight, wants_bias = flags(output_mask, 3)
-    groups = _Groups(N, C, group)
     sums = vector(N * C, "float32", input.device)
     kernels = _sums_a_channel(grad_out, input, sums)
     if wants_input:
-        kernels += _group_factors(weight, sums, groups)
-        moments = (groups.vector(input.device),) * 2
-        kernels += _apply("group_norm_backward", (grad_out, input, sums, *moments), input)
+        moments = vector(N * group, "float32", input.device)
+        kernels += _group_factors(weight, sums, moments, max(1, C // max(1, group)))
+        kernels += _apply("group_norm_backward", (grad_out, input, sums, moments, moments), input)
     if wants_weight or wants_bias:
         columns = (vector(C, input.dtype, input.device),) * (wants_weight + wants_bias)
         kernels += _weight_gradients("group_norm", (sums, sums), columns, N, C)
     return kernels
-
-
-class _Groups(NamedTuple):
-    """What a group norm takes apart: images, their channels, and the groups of these."""
-
-    images: int
-    channels: int
-    groups: int
-
-    def vector(self, device: str) -> TensorSpec:
-        """A number a group of each image."""
-        return vector(self.images * self.groups, "float32", device)
 
 
 def _sums_a_channel(grad: TensorSpec, source: TensorSpec, sums: TensorSpec) -> list[Kernel]:
@@ -259,9 +246,10 @@ def _sums_a_channel(grad: TensorSpec, source: TensorSpec, sums: TensorSpec) -> l
     )
 
 
-def _group_factors(weight: TensorSpec | None, sums: TensorSpec, groups: _Groups) -> list[Kernel]:
-    """What gradient and input are multiplied with, out of the sums of each channel."""
-    grouped = groups.vector(sums.device)
+def _group_factors(
+    weight: TensorSpec | None, sums: TensorSpec, grouped: TensorSpec, channels: int
+) -> list[Kernel]:
+    """What gradient and input are multiplied with, out of the sums of so many channels a group."""
     scaled: list[Kernel] = []
     if weight is not None:
         scaled = pointwise_kernel("group_norm_factors", (grouped, weight), (sums,))
@@ -270,7 +258,7 @@ def _group_factors(weight: TensorSpec | None, sums: TensorSpec, groups: _Groups)
         (sums, sums, weight, grouped, grouped),
         (grouped, grouped),
         grouped.numel,
-        max(1, groups.channels // max(1, groups.groups)),
+        channels,
         variant="group_norm",
         is_backward=True,
     )
@@ -417,48 +405,35 @@ def native_batch_norm_backward(
         return []
     wants_input, wants_weight, wants_bias = flags(output_mask, 3)
     trains = update if train is None else train
-    columns = (vector(_channels(input), "float32", input.device),) * (wants_weight + wants_bias)
+    channels = _channels(input)
+    a_channel = vector(channels, "float32", input.device)
+    statistics, columns = (a_channel,) * 2, (a_channel,) * (wants_weight + wants_bias)
     if trains and not input.is_channels_last:
-        return _joint_gradients(grad_out, input, weight, columns, wants_input=wants_input)
-    kernels: list[Kernel] = []
+        reads: tuple[TensorSpec | None, ...] = (grad_out, input, weight, *statistics)
+        writes = (input, *columns) if wants_input else columns
+        kernels = _gradients("batch_norm", reads, writes, channels, input.numel // channels)
+        return [replace(kernel, variant="batch_norm_gradients") for kernel in kernels]
+    kernels = []
     if trains or columns:
-        kernels += _gradient_sums(grad_out, input, columns)
+        reads = (grad_out, input, *statistics)
+        kernels += _gradient_sums(input, reads, (*statistics, *columns))
     if wants_input:
-        statistics = (vector(_channels(input), "float32", input.device),) * 2
         reads = (grad_out, *((input,) if trains else ()), weight, *statistics)
         kernels += _apply_by_channel("batch_norm_backward", reads, input)
     return kernels
 
 
-def _joint_gradients(
-    grad: TensorSpec,
-    source: TensorSpec,
-    weight: TensorSpec | None,
-    columns: tuple[TensorSpec, ...],
-    *,
-    wants_input: bool,
-) -> list[Kernel]:
-    """All gradients in one kernel."""
-    channels = _channels(source)
-    statistics = (vector(channels, "float32", source.device),) * 2
-    writes = (source, *columns) if wants_input else columns
-    reads = (grad, source, weight, *statistics)
-    kernels = _gradients("batch_norm", reads, writes, channels, source.numel // channels)
-    return [replace(kernel, variant="batch_norm_gradients") for kernel in kernels]
-
-
 def _gradient_sums(
-    grad: TensorSpec, source: TensorSpec, columns: tuple[TensorSpec, ...]
+    source: TensorSpec, reads: tuple[TensorSpec | None, ...], writes: tuple[TensorSpec, ...]
 ) -> list[Kernel]:
     """The sums a channel that the gradients need."""
     channels = _channels(source)
-    statistics = (vector(channels, "float32", source.device),) * 2
     return _norm_kernel(
         "batch_norm_backward_sums",
-        (grad, source, *statistics),
-        (*statistics, *columns),
+        reads,
+        writes,
         channels,
-        source.numel // channels,
+        source.numel // max(1, channels),
         variant="batch_norm_sums",
         is_backward=True,
         along_columns=source.is_channels_last,
@@ -500,17 +475,7 @@ def batch_norm_backward_reduce(
     call: OpSignature, *, input: TensorSpec, **others: Argument
 ) -> list[Kernel]:
     """Synchronized batch norm: the sums a channel that the gradients need."""
-    channels = _channels(input)
-    return _norm_kernel(
-        "batch_norm_backward_sums",
-        read_tensors(call),
-        written_tensors(call),
-        channels,
-        input.numel // max(1, channels),
-        variant="batch_norm_sums",
-        is_backward=True,
-        along_columns=input.is_channels_last,
-    )
+    return _gradient_sums(input, read_tensors(call), written_tensors(call))
 
 
 @register_op("aten::_weight_norm_interface", "aten::_weight_norm_interface_backward")

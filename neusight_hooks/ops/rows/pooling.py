@@ -7,6 +7,7 @@ from math import prod
 
 from neusight.ops.operands import (
     ceil_div,
+    fill_kernel,
     kernel_name,
     memory_kernel,
     output,
@@ -109,7 +110,7 @@ def pool_backward(
         return []
     averages = "avg" in name
     reads = (grad_output, None if averages else indices)
-    zeros = [] if name in _GATHERING_BACKWARDS else pointwise_kernel("fill", (), (result,))
+    zeros = [] if name in _GATHERING_BACKWARDS else fill_kernel(result)
     taps = grad_output.numel * _window(kernel_size, name)
     kernel = memory_kernel(
         KernelClass.REDUCTION,
@@ -134,9 +135,7 @@ def _variant_of(backward: str) -> Variant:
 def max_unpool(call: OpSignature) -> list[Kernel]:
     """Zeros, then each value to its place."""
     result = output(call)
-    return pointwise_kernel("fill", (), (result,)) + pointwise_kernel(
-        "max_unpool", read_tensors(call), (result,)
-    )
+    return fill_kernel(result) + pointwise_kernel("max_unpool", read_tensors(call), (result,))
 
 
 _NEAREST = [f"{kind}{rank}d" for kind in ("nearest", "_nearest_exact") for rank in (1, 2, 3)]

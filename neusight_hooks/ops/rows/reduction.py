@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from neusight.ops.operands import (
+    fill_kernel,
+    gpu_tensors,
     is_dense,
     itemsize,
     kernel_name,
@@ -157,34 +159,22 @@ def left_aligned(call: OpSignature, *, t: TensorSpec, mask: TensorSpec) -> list[
     "aten::_logcumsumexp",
     "aten::cummax",
     "aten::cummin",
+    "aten::_cummax_helper",
+    "aten::_cummin_helper",
 )
-def scan(call: OpSignature, *, self: TensorSpec, dim: int) -> list[Kernel]:
-    """A scan along a dimension; over the whole tensor CUB initialises its tile states first."""
-    return scan_kernels(kernel_name(call), self, written_tensors(call), dim)
-
-
-@register_op("aten::_cummax_helper", "aten::_cummin_helper")
-def scan_into(
-    call: OpSignature, *, self: TensorSpec, values: TensorSpec, indices: TensorSpec, dim: int
-) -> list[Kernel]:
-    """The same into tensors that are there."""
-    return scan_kernels(kernel_name(call), self, (values, indices), dim)
-
-
-def scan_kernels(
-    name: str, source: TensorSpec, writes: tuple[TensorSpec, ...], dim: int
-) -> list[Kernel]:
-    """The kernels of a scan of `source` along `dim`."""
-    if not source.numel:
+def scan(call: OpSignature, *, self: TensorSpec, dim: int, **others: Argument) -> list[Kernel]:
+    """A scan along a dimension; over the whole tensor CUB initialises its tile states first. The
+    helpers write into tensors that are there."""
+    if not self.numel:
         return []
-    width = source.shape[wrap_dim(dim, len(source.shape))] if source.shape else 1
-    rows = source.numel // max(1, width)
-    steps: Variant = "scan" if rows > 1 and _is_innermost(source, dim) else ""
+    width = self.shape[wrap_dim(dim, len(self.shape))] if self.shape else 1
+    rows = self.numel // max(1, width)
+    steps: Variant = "scan" if rows > 1 and _is_innermost(self, dim) else ""
     kernel = memory_kernel(
         KernelClass.REDUCTION,
-        name,
-        reads=(source,),
-        writes=writes,
+        kernel_name(call),
+        reads=(self,),
+        writes=written_tensors(call) or gpu_tensors(others.values()),
         rows=rows,
         width=width,
         variant=steps,
@@ -263,7 +253,7 @@ def nll_loss_backward(call: OpSignature, *, target: TensorSpec, **others: Argume
         bytes_written=target.numel * itemsize(result.dtype),
         layout="contiguous",
     )
-    return [*pointwise_kernel("fill", (), (result,)), scatter]
+    return [*fill_kernel(result), scatter]
 
 
 @register_op("aten::multi_margin_loss", "aten::multilabel_margin_loss_forward")
@@ -316,29 +306,19 @@ def ctc_loss_backward(
         writes=(log_alpha,),
         rows=rows,
     )
-    kernels = [*pointwise_kernel("fill", (), (result,)), beta]
+    kernels = [*fill_kernel(result), beta]
     return kernels + pointwise_kernel(
         "ctc_loss_gradient", (log_probs, log_alpha, log_alpha), (result,)
     )
 
 
-@register_op("aten::_cdist_forward")
-def cdist(call: OpSignature, math: MathMode, *, x1: TensorSpec, x2: TensorSpec) -> list[Kernel]:
-    """The distances between the rows of two matrices."""
-    return _distances((x1, x2), output(call))
-
-
-@register_op("aten::_pdist_forward")
-def pdist(call: OpSignature, math: MathMode, *, self: TensorSpec) -> list[Kernel]:
-    """The distances between the rows of one matrix."""
-    return _distances((self,), output(call))
-
-
-def _distances(reads: tuple[TensorSpec, ...], result: TensorSpec) -> list[Kernel]:
-    """One kernel: a block a pair of rows, three operations an element."""
+@register_op("aten::_cdist_forward", "aten::_pdist_forward")
+def distances(call: OpSignature) -> list[Kernel]:
+    """Between the rows of two matrices, or of one: a block a pair, three operations an element."""
+    reads, result = read_tensors(call), output(call)
     width = reads[0].shape[-1]
     if not result.numel or not width:
-        return pointwise_kernel("fill", (), (result,))
+        return fill_kernel(result)
     return [
         memory_kernel(
             KernelClass.REDUCTION,
@@ -352,30 +332,15 @@ def _distances(reads: tuple[TensorSpec, ...], result: TensorSpec) -> list[Kernel
     ]
 
 
-@register_op("aten::_cdist_backward")
-def cdist_backward(
-    call: OpSignature, *, grad: TensorSpec, x1: TensorSpec, x2: TensorSpec, cdist: TensorSpec
-) -> list[Kernel]:
-    """Of the distances between the rows of two matrices."""
-    return _distance_gradient((grad, x1, x2, cdist), cdist.numel, output(call))
-
-
-@register_op("aten::_pdist_backward")
-def pdist_backward(
-    call: OpSignature, *, grad: TensorSpec, self: TensorSpec, pdist: TensorSpec
-) -> list[Kernel]:
-    """Of the distances between the rows of one matrix."""
-    return _distance_gradient((grad, self, pdist), pdist.numel, output(call))
-
-
-def _distance_gradient(
-    reads: tuple[TensorSpec, ...], num_pairs: int, result: TensorSpec
-) -> list[Kernel]:
+@register_op("aten::_cdist_backward", "aten::_pdist_backward")
+def distances_backward(call: OpSignature) -> list[Kernel]:
     """The gradient a pair into a buffer, then its sum over the pairs."""
+    reads, result = read_tensors(call), output(call)
+    num_pairs = reads[-1].numel  # of the distances
     width = result.shape[-1] if result.shape else 1
     buffer = TensorSpec((num_pairs, width), (width, 1), result.dtype, result.device)
     if not buffer.numel or not result.numel:
-        return pointwise_kernel("fill", (), (result,))
+        return fill_kernel(result)
     return pointwise_kernel("cdist_backward", reads, (buffer,)) + reduce_kernel(
         "sum", (buffer,), (result,)
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from neusight.ops.operands import (
+    fill_kernel,
     itemsize,
     kernel_name,
     memory_kernel,
@@ -92,7 +93,8 @@ def masked_softmax(
     dim: int | None = None,
 ) -> list[Kernel]:
     """One kernel that reads the mask too."""
-    return _softmax_kernel(kernel_name(call), (self, mask), written_tensors(call), _last(dim), math)
+    axis = -1 if dim is None else dim
+    return _softmax_kernel(kernel_name(call), (self, mask), written_tensors(call), axis, math)
 
 
 @register_op("aten::_softmax_backward_data", "aten::_log_softmax_backward_data")
@@ -128,14 +130,10 @@ def masked_softmax_backward(
     dim: int | None = None,
 ) -> list[Kernel]:
     """One kernel that reads the gradient, the output and the mask."""
-    reads = (grad_output, output, mask)
+    reads, axis = (grad_output, output, mask), -1 if dim is None else dim
     return _softmax_kernel(
-        kernel_name(call), reads, written_tensors(call), _last(dim), math, is_backward=True
+        kernel_name(call), reads, written_tensors(call), axis, math, is_backward=True
     )
-
-
-def _last(dim: int | None) -> int:
-    return -1 if dim is None else dim
 
 
 @register_op("aten::_safe_softmax")
@@ -152,5 +150,5 @@ def safe_softmax(
     kernels = _softmax_kernel("softmax", (self,), (result,), dim, math)
     kernels += pointwise_kernel("eq", (self,), (mask,))
     kernels += reduce_kernel("all", (mask,), (masked,))
-    kernels += pointwise_kernel("fill", (), (zero,))
+    kernels += fill_kernel(zero)
     return kernels + pointwise_kernel("where", (masked, zero, result), (result,))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from neusight.ops.operands import (
     ceil_div,
     copy_kernel,
+    fill_kernel,
     itemsize,
     kernel_name,
     memcpy_d2h,
@@ -245,7 +246,7 @@ def _digit_counts(source: TensorSpec, rows: int, width: int) -> list[Kernel]:
     )
     scan = memory_kernel(KernelClass.REDUCTION, "topk_scan", reads=(counts,), writes=(counts,))
     return [
-        *pointwise_kernel("fill", (), (counts,)),
+        *fill_kernel(counts),
         *a_digit * itemsize(source.dtype),
         scan,
     ]

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from neusight.recording.recording import flattened
+from neusight.recording.tensor import is_mask
 
 aten = torch.ops.aten
 
@@ -140,9 +141,8 @@ def _wrong_put(args: Sequence[Any]) -> bool:
 def _mask_of_another_shape(args: Sequence[Any]) -> bool:
     shape, place = args[0].shape, 0
     for index in args[1]:
-        is_mask = index is not None and index.dtype in (torch.bool, torch.uint8)
-        covered = index.dim() if is_mask else 1
-        if is_mask and index.shape != shape[place : place + covered]:
+        covered = index.dim() if is_mask(index) else 1
+        if is_mask(index) and index.shape != shape[place : place + covered]:
             return True
         place += covered
     return False

@@ -157,24 +157,15 @@ class FakeKernels:
 
     def copied(self, source: torch.Tensor, kwargs: Mapping[str, Any]) -> Any:
         """A copy of a tensor as `_to_copy` makes it; one without gaps stays as it is."""
-        layout = kwargs.get("memory_format")
-        if (layout is None or layout is torch.preserve_format) and _is_dense(source):
+        is_kept = kwargs.get("memory_format") in (None, torch.preserve_format)
+        if is_kept and type(source) in (*_PLAIN, ForecastTensor) and is_row_major(source):
             device = self._devices.checked(torch.device(kwargs["device"]))
-            return self._like(source, kwargs.get("dtype"), device)
+            dtype = kwargs.get("dtype") or source.dtype
+            with self.lock, self._mode.inside(), torch._C._DisableTorchDispatch():
+                return self._mode.new_tensor(source.shape, source.stride(), dtype, device)
         with self._mode.inside():
             bare = source.detach()  # without the ragged size that its offsets may stand for
         return self.run(aten._to_copy.default, (bare,), kwargs)
-
-    def _like(
-        self,
-        tensor: Any,
-        dtype: torch.dtype | None = None,
-        device: torch.device | None = None,
-    ) -> ForecastTensor:
-        with self.lock, self._mode.inside(), torch._C._DisableTorchDispatch():
-            return self._mode.new_tensor(
-                tensor.shape, tensor.stride(), dtype or tensor.dtype, device or tensor._fake_device
-            )
 
     def _without_data(self, value: Any) -> Any:
         """A tensor of the CPU as one that holds no data, as the fake mode would make it
@@ -264,10 +255,6 @@ def _is_device_mismatch(error: Exception) -> bool:
 
 #: Tensors of these classes are what they are; others may hold several.
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    return type(tensor) in (*_PLAIN, ForecastTensor) and is_row_major(tensor)
 
 
 def _forget_likeness(values: Iterable[Any]) -> None:

@@ -11,7 +11,7 @@ import torch
 from neusight.recording.dispatch.math_settings import needs_math
 from neusight.recording.dispatch.meta_kernels import is_view
 from neusight.recording.recording import OpSignature, TensorSpec, flattened
-from neusight.recording.signature import repeated, signature_of
+from neusight.recording.signature import SQUARES, repeated, signature_of
 from neusight.recording.tensor import ForecastTensor
 
 #: How a repeated call is answered: by tensors like those it returned before, by its first argument,
@@ -55,10 +55,8 @@ class OpCache:
         self._may_be_known = may_be_known
         self._known: dict[Any, KnownOp] = {}
         self._handled: dict[Any, KnownOp] = {}
-
-    def find(self, key: Any) -> KnownOp | None:
-        """The op of an earlier call of that `cache_key`."""
-        return None if key is None else self._known.get(key)
+        #: The op of an earlier call of that `cache_key`.
+        self.find = self._known.get
 
     def learn(
         self, key: Any, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
@@ -74,7 +72,8 @@ class OpCache:
             needs_math=needs_math(signature),
             may_be_known=self._may_be_known(signature),
         )
-        if key is not None and not _is_sized_by_floats(func, (*args, *kwargs.values())):
+        is_counted = func._schema.name in _COUNTS
+        if key is not None and not (is_counted and flattened((args, *kwargs.values()), float)):
             self._known[key] = known
         return known
 
@@ -133,17 +132,12 @@ def cache_key(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
             )
         else:
             key = (func, tuple([_meta_key(a) for a in args]))
-        again = repeated(func, args)
-        if again:
+        if func in SQUARES and (again := repeated(args)):
             key = (key, again)
         hash(key)
     except TypeError:
         return None
     return key
-
-
-def _is_sized_by_floats(func: Any, values: Sequence[Any]) -> bool:
-    return func._schema.name in _COUNTS and any(type(value) is float for value in values)
 
 
 def _answer_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Answer:

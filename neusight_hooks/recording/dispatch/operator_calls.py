@@ -79,14 +79,12 @@ class OperatorCalls:
     an op on the GPU calls while it is answered without a GPU is not the program's and is left out;
     the operator of the op itself is the recorded `OpCall`. `functions` shows the Python functions
     around operators, where they are wanted. While the program repeats what it did
-    before, the source is switched off, and its operators are those from before. `is_elsewhere` says
-    whether neusight or torch does other work than the program's.
+    before, the source is switched off, and its operators are those from before.
     """
 
     def __init__(
-        self, tape: Tape, mode: ForecastMode, is_elsewhere: Callable[[], bool],
-        functions: PythonFunctions | None = None,
-    ) -> None:  # fmt: skip
+        self, tape: Tape, mode: ForecastMode, functions: PythonFunctions | None = None
+    ) -> None:
         #: Whether operators are followed now.
         self.is_on = False
         #: Whether the source is switched on: not where they are those from before.
@@ -95,7 +93,8 @@ class OperatorCalls:
         self.is_answering = False
         #: Whether they are followed whatever the program repeats: its profiler shows them.
         self.is_profiled = False
-        self._is_elsewhere = is_elsewhere
+        #: Whether neusight or torch does other work than the program's.
+        self.is_paused = False
         self._functions = functions
         self._tape = tape
         self._mode = mode
@@ -214,7 +213,6 @@ class OperatorCalls:
 
     def _events(self, key: Key, node: _Node | None) -> tuple[CallEvent, ...]:
         """What operators did since the last entry."""
-        self.record_ends()
         calls = self._calls
         if not calls and not self._num_unseen:
             return ()
@@ -286,7 +284,7 @@ class OperatorCalls:
             return False
         tape = self._tape
         # What compiled code calls is torch's to say, and not the same on a GPU.
-        if not tape.is_open or tape.num_compiled or self._mode.is_inside or self._is_elsewhere():
+        if not tape.is_open or tape.num_compiled or self.is_paused or self._mode.is_inside:
             return False
         if token is _UNKNOWN:
             token = self._token(self._name_of(record), is_node=is_node)
@@ -335,10 +333,11 @@ class OperatorCalls:
 
     def answer(self, run: Callable[..., Any], *args: Any) -> Any:
         """Answers an op by a function: what that calls is not the program's."""
-        if self.is_answering or not self._is_in_lane():
+        if not self.is_on or self.is_answering or not self._is_in_lane():
             return run(*args)
         self.is_answering = True
-        _report(_is_profiling())
+        if self.is_listening:
+            _report(_is_profiling())
         try:
             return run(*args)
         finally:

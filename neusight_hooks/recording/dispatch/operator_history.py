@@ -36,18 +36,14 @@ class OperatorHistory:
     """
 
     def __init__(self) -> None:
-        #: Before the last entry, and before those that preceded it.
-        self.last = TapedCalls((), ())
-        self.path: list[TapedCalls] = []
         self.num_gaps = 0
         #: Whether one was found since the list of operators that matter was last read.
         self.has_new_gaps = False
         self._latest: dict[Key, TapedCalls] = {}
-        self._alike: TapedCalls | None = None  # before an earlier entry like the last one
-        self._num_alike = self._num_changes = 0
         self._key: Key = None  # of the last entry
-        self._fills_gap = False
-        self._num_followed = 0  # entries that are followed at least
+        #: Before those entries that preceded the last one.
+        self.path: list[TapedCalls] = []
+        self.begin()
 
     @property
     def is_known(self) -> bool:
@@ -57,10 +53,13 @@ class OperatorHistory:
 
     def begin(self) -> None:
         """What comes next follows nothing that is known."""
+        #: Before the last entry.
         self.last = TapedCalls((), ())
         self.path.clear()
-        self._alike, self._num_alike, self._num_changes = None, 0, 0
-        self._fills_gap, self._num_followed = False, 0
+        self._alike: TapedCalls | None = None  # before an earlier entry like the last one
+        self._num_alike = self._num_changes = 0
+        self._fills_gap = False
+        self._num_followed = 0  # entries that are followed at least
 
     def add(self, key: Key, events: tuple[CallEvent, ...]) -> TapedCalls:
         """An entry comes before which operators did this."""

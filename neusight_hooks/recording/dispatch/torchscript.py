@@ -17,7 +17,8 @@ _set_state: Any = vars(torch._C)["_set_tracing_state"]  # torch's stub file leav
 #: The dispatch key of the tracer.
 _TRACER = "Tracer"
 
-_NUMBERS = (bool, int, float, complex)
+#: The numbers of Python, which are no tensors.
+NUMBERS = (bool, int, float, complex)
 
 
 @contextmanager
@@ -53,19 +54,12 @@ def recorded_as(func: Any, args: Sequence[Any]) -> tuple[Any, Sequence[Any]] | N
     return aten._convolution.default, (*args, *flags)
 
 
-def is_number(value: Any) -> bool:
-    """Whether it is a number of Python, not a tensor."""
-    return type(value) in _NUMBERS
-
-
 def tensors_for_numbers(func: Any, args: Sequence[Any]) -> Sequence[Any]:
     """The arguments with a tensor wherever the op declares one: the constants of TorchScript's
     graphs arrive as numbers, with which few ops can be called from Python."""
     return [
-        torch.tensor(arg) if is_number(arg) and _is_tensor(parameter) else arg
+        torch.tensor(arg)
+        if type(arg) in NUMBERS and isinstance(parameter.type, torch.TensorType)
+        else arg
         for arg, parameter in zip(args, func._schema.arguments, strict=False)
     ]
-
-
-def _is_tensor(parameter: Any) -> bool:
-    return isinstance(parameter.type, torch.TensorType)

@@ -9,12 +9,10 @@ import torch
 from neusight.predictors.errors import UnmappedOpError
 from neusight.recording.call_stack import call_site
 from neusight.recording.handlers.registry import Args, Kwargs, allocates, handles, overloads
+from neusight.recording.handlers.shaped import padded_strides
 from neusight.recording.recorder import Recorder
 
 aten = torch.ops.aten
-
-#: Rows of grouped products begin at multiples of so many bytes (GroupedMMUtils.h, torch 2.13).
-_ROW_ALIGNMENT = 16
 
 #: Rows that torch._int_mm needs at least, and what its other sizes are multiples of.
 _LEAST_INTEGER_ROWS = 17
@@ -37,10 +35,7 @@ def _scaled_grouped_mm(recorder: Recorder, args: Args, kwargs: Kwargs) -> Any:
         shape = (offsets.shape[0], left.shape[0], right.shape[1])
     else:
         shape = (left.shape[-2], right.shape[-1])
-    per_row = _ROW_ALIGNMENT // dtype.itemsize
-    row = -(-shape[-1] // per_row) * per_row
-    stride = (shape[-2] * row, row, 1)[-len(shape) :]
-    return recorder.mode.new_tensor(shape, stride, dtype, left._fake_device)
+    return recorder.mode.new_tensor(shape, padded_strides(shape, dtype), dtype, left._fake_device)
 
 
 @handles(*overloads("_int_mm"))

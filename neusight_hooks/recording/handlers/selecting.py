@@ -10,7 +10,7 @@ import torch
 
 from neusight.recording.handlers.registry import Args, Kwargs, handles
 from neusight.recording.recorder import Recorder
-from neusight.recording.tensor import ForecastTensor
+from neusight.recording.tensor import ForecastTensor, is_mask
 from neusight.recording.values.invention import MASK_DENSITY
 
 aten = torch.ops.aten
@@ -35,9 +35,7 @@ def _nonzero(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     recorder.record_handled(func, args, kwargs, out)
     if mask in recorder.known and recorder.known.may_hold(out):
         with recorder.mode.inside():
-            recorder.known.set(out, recorder.known.of(mask).nonzero())
-        if recorder.known.is_invented(mask):
-            recorder.known.record_invented(out)
+            recorder.known.set_from(mask, out, recorder.known.of(mask).nonzero())
     elif mask not in recorder.known and recorder.known.may_hold(out):
         with recorder.mode.inside():
             recorder.known.set(out, _spread(shape[0], tuple(mask.shape)))
@@ -113,9 +111,8 @@ def _repeat_interleave(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs
     recorder.record_handled(func, args, kwargs, out)
     if repeats in recorder.known and recorder.known.may_hold(out):
         with recorder.mode.inside():
-            recorder.known.set(out, torch.repeat_interleave(recorder.known.of(repeats)))
-        if recorder.known.is_invented(repeats):
-            recorder.known.record_invented(out)
+            value = torch.repeat_interleave(recorder.known.of(repeats))
+            recorder.known.set_from(repeats, out, value)
     return out
 
 
@@ -151,7 +148,7 @@ def _integer_indices(recorder: Recorder, indices: Sequence[Any]) -> list[Any]:
     """Boolean masks among indices as the integer indices they become, with the wait that costs."""
     result: list[Any] = []
     for index in indices:
-        if index is not None and index.dtype in (torch.bool, torch.uint8):
+        if is_mask(index):
             if isinstance(index, ForecastTensor):
                 found = _nonzero(recorder, aten.nonzero.default, (index,), {})
                 result.extend(
@@ -169,19 +166,13 @@ def _column(recorder: Recorder, found: ForecastTensor, dimension: int) -> Foreca
     out = recorder.new_tensor((found.shape[0],), torch.int64, found)
     if found in recorder.known:
         with recorder.mode.inside():
-            recorder.known.set(out, recorder.known.of(found)[:, dimension])
-        if recorder.known.is_invented(found):
-            recorder.known.record_invented(out)
+            recorder.known.set_from(found, out, recorder.known.of(found)[:, dimension])
     return out
-
-
-def _has_mask(indices: Sequence[Any]) -> bool:
-    return any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices)
 
 
 @handles(aten.index.Tensor)
 def _index(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
-    if not _has_mask(args[1]):
+    if not any(map(is_mask, args[1])):
         return recorder.run_known(func, args, kwargs)
     recorder.fake_kernels.refuse(func, args, kwargs)
     return recorder.run_known(func, (args[0], _integer_indices(recorder, args[1])), kwargs)
@@ -189,7 +180,7 @@ def _index(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 @handles(aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default)
 def _index_put(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
-    if not _has_mask(args[1]):
+    if not any(map(is_mask, args[1])):
         return recorder.run_known(func, args, kwargs)
     recorder.fake_kernels.refuse(func, args, kwargs)
     value = args[2]

@@ -94,7 +94,7 @@ def _grouped_mm(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> An
     shape = _grouped_shape(left, right, ends)
     out = recorder.fake_kernels.run(
         aten.empty_strided.default,
-        (shape, _padded_strides(shape, left.dtype)),
+        (shape, padded_strides(shape, left.dtype)),
         {"dtype": left.dtype, "device": left.device},
     )
     recorder.record_handled(func, args, kwargs, out)
@@ -186,10 +186,11 @@ def _grouped_shape(
     return product if is_flat[0] != is_flat[1] else (groups[0], *product)
 
 
-def _padded_strides(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[int, ...]:
+def padded_strides(shape: tuple[int, ...], dtype: torch.dtype) -> tuple[int, ...]:
+    """Those of a grouped product of this shape."""
     each = _ROW_BYTES // dtype.itemsize
     row = -(-shape[-1] // each) * each
-    return (row, 1) if len(shape) == 2 else (shape[1] * row, row, 1)
+    return (shape[-2] * row, row, 1)[-len(shape) :]
 
 
 def _like(recorder: Recorder, tensor: ForecastTensor, dtype: torch.dtype) -> ForecastTensor:

@@ -22,7 +22,7 @@ from neusight.recording.inputs.sizes import (
     tensors_in,
 )
 from neusight.recording.storages import StorageWatch
-from neusight.recording.tape import MOST_DRAFTS, Tape, TapedInput, TapedOp
+from neusight.recording.tape import MOST_DRAFTS, Tape, TapedInput, TapedOp, TensorIdentity
 from neusight.recording.tensor import ForecastTensor
 
 #: Calls that a backward pass may still come to, and calls whose outputs are known as such.
@@ -180,7 +180,7 @@ class StepInputs:
             call.drafted, call.draft_calls = self._drafts_of(last, call)
             call.is_decode = not call.drafted and _goes_on(last, call)
             if not (call.drafted or call.is_decode):
-                call.has_cache = self._are_given(last, arguments)
+                call.has_cache = _is_next_part(last, call) or self._are_given(last, arguments)
         self._ids.append(call)
         self._longest[call.owner] = max(call.shape[1], self._longest.get(call.owner, 0))
 
@@ -296,13 +296,13 @@ class StepInputs:
     def _storage(self, tensor: torch.Tensor) -> int | None:
         return self._storages.number_of(tensor) if isinstance(tensor, ForecastTensor) else None
 
-    def _identity(self, tensor: torch.Tensor) -> object:
-        """Equal for tensors with the same values; None where that is not known."""
+    def _identity(self, tensor: torch.Tensor) -> TensorIdentity | None:
+        """None where the storage is not known."""
         number = self._storage(tensor)
         if number is None:
             return None
         version = 0 if tensor.is_inference() else tensor._version
-        return number, tensor.storage_offset(), tuple(tensor.shape), version
+        return TensorIdentity(number, tensor.storage_offset(), tuple(tensor.shape), version)
 
     def _origin(self, tensor: torch.Tensor) -> TapedInput | None:
         """The call that computed a tensor, or what it was computed from; of a chain the first."""
@@ -352,6 +352,15 @@ def _goes_on(last: TapedInput | None, call: TapedInput) -> bool:
     if last is None or last.shape[0] != call.shape[0] or last.what != call.what:
         return False
     return length in (1, last.shape[1] + 1) or (last.is_decode and length == last.shape[1])
+
+
+def _is_next_part(last: TapedInput, call: TapedInput) -> bool:
+    """Whether the ids of a call lie behind those of the call before in one tensor: a prompt in
+    parts, also where modules keep the cache, as static ones do."""
+    if last.tensor is None or call.tensor is None or last.shape[0] != call.shape[0]:
+        return False
+    behind = last.tensor.offset + last.shape[-1]
+    return call.tensor._replace(shape=()) == last.tensor._replace(offset=behind, shape=())
 
 
 def _in_order_of_forward(module: torch.nn.Module, kwargs: Mapping[str, Any]) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
@@ -25,15 +26,16 @@ class InputSize(NamedTuple):
 
 def tensors_in(*values: Any) -> list[torch.Tensor]:
     """The tensors in some arguments, containers included, in order; the first few."""
-    found: list[torch.Tensor] = []
-    for tensor in _tensors(values, 0):
-        found.append(tensor)
-        if len(found) == _MAX_TENSORS:
-            break
-    return found
+    return list(islice(_tensors(values), _MAX_TENSORS))
 
 
-def _tensors(value: Any, depth: int) -> Iterator[torch.Tensor]:
+def tensors_held_by(value: Any, *, num_dims: int) -> Iterator[torch.Tensor]:
+    """Tensors of so many dimensions in arguments and in the objects among them, as a cache holds
+    its layers; modules are not looked into."""
+    return (tensor for tensor in _tensors(value, in_objects=True) if tensor.dim() >= num_dims)
+
+
+def _tensors(value: Any, *, in_objects: bool = False, depth: int = 0) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
     elif depth <= _MAX_DEPTH:
@@ -42,26 +44,10 @@ def _tensors(value: Any, depth: int) -> Iterator[torch.Tensor]:
             parts = value.values()
         elif isinstance(value, (list, tuple)):
             parts = value
+        elif in_objects and not isinstance(value, (torch.nn.Module, type)):
+            parts = getattr(value, "__dict__", {}).values()
         for part in parts:
-            yield from _tensors(part, depth + 1)
-
-
-def tensors_held_by(value: Any, *, num_dims: int, depth: int = 0) -> Iterator[torch.Tensor]:
-    """Tensors of so many dimensions in arguments and in the objects among them, as a cache holds
-    its layers; modules are not looked into."""
-    if isinstance(value, torch.Tensor):
-        if value.dim() >= num_dims:
-            yield value
-    elif depth <= _MAX_DEPTH and not isinstance(value, (torch.nn.Module, type)):
-        parts: Iterable[Any] = ()
-        if isinstance(value, Mapping):
-            parts = value.values()
-        elif isinstance(value, (list, tuple)):
-            parts = value
-        elif hasattr(value, "__dict__"):
-            parts = vars(value).values()
-        for part in parts:
-            yield from tensors_held_by(part, num_dims=num_dims, depth=depth + 1)
+            yield from _tensors(part, in_objects=in_objects, depth=depth + 1)
 
 
 def size_of(tensors: Sequence[torch.Tensor], *, batch_first: bool = True) -> InputSize | None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from neusight.recording.storages import StorageWatch
-from neusight.recording.tensor import ForecastTensor
+from neusight.recording.tensor import ForecastTensor, is_mask
 
 aten = torch.ops.aten
 
@@ -131,10 +131,12 @@ class CallWatch:
             self._refuse(f"{func}")
             return
         name = func._schema.name
-        given = _named(func, args, kwargs)
+        names = [argument.name for argument in func._schema.arguments]
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
         draws = torch.Tag.nondeterministic_seeded in func.tags and not _drops_nothing(given)
         by_values = not _BY_VALUES.isdisjoint(func.tags) or self._is_by_values(func, args)
-        if draws or by_values or _trains_statistics(name, args):
+        trains_statistics = "batch_norm" in name and any(value is True for value in args)
+        if draws or by_values or trains_statistics:
             self._refuse(name)
         for argument in func._schema.arguments:
             is_written = argument.alias_info is not None and argument.alias_info.is_write
@@ -147,7 +149,7 @@ class CallWatch:
         if handler is None or func in _PLAIN_OPS:
             return False
         if func is aten.index.Tensor:
-            return _has_masks(args[1])
+            return any(map(is_mask, args[1]))
         return handler.__module__ not in _BY_SHAPE or func in _READING_OPS
 
     def see_kernel(self, written: Sequence[torch.Tensor], *, has_mask: bool) -> None:
@@ -164,24 +166,10 @@ class CallWatch:
         return number is not None and number >= self._first_storage
 
 
-def _named(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments by the names of the schema."""
-    names = [argument.name for argument in func._schema.arguments]
-    return {**dict(zip(names, args, strict=False)), **kwargs}
-
-
 def _drops_nothing(given: Mapping[str, Any]) -> bool:
     """Whether an op that may drop out (attention, recurrent layers) is set not to. A default is
     to drop nothing."""
     return any(name in given and given[name] == 0 for name in ("dropout_p", "dropout"))
-
-
-def _trains_statistics(name: str, args: Sequence[Any]) -> bool:
-    return "batch_norm" in name and any(value is True for value in args)
-
-
-def _has_masks(indices: Sequence[Any]) -> bool:
-    return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
 
 
 def _is_pure(function: Callable[..., Any]) -> bool:

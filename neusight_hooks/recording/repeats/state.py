@@ -109,14 +109,6 @@ def _tensor(value: torch.Tensor) -> list[Any]:
     return [*value.shape, value.dtype, value.requires_grad, version]
 
 
-def _module_of_python(value: types.ModuleType) -> list[Any]:
-    return _data(vars(value)) if _is_of_program(value) else []
-
-
-def _class(value: type) -> list[Any]:
-    return _data(vars(value)) if _is_of_program(sys.modules.get(value.__module__)) else []
-
-
 def _function(value: types.FunctionType) -> list[Any]:
     kept = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
     return [*_cells(value), *kept, *vars(value).values()]
@@ -151,8 +143,8 @@ _READERS: tuple[tuple[type | tuple[type, ...], _Reader], ...] = (
     (torch.nn.Module, _module),
     (dict, _mapping),
     ((list, tuple, set, frozenset), lambda value: [*value, *_attributes(value)]),
-    (types.ModuleType, _module_of_python),
-    (type, _class),
+    (types.ModuleType, lambda value: _data(value, value)),
+    (type, lambda value: _data(value, sys.modules.get(value.__module__))),
     (types.FunctionType, _function),
     (types.MethodType, lambda value: [value.__self__, value.__func__]),
     ((staticmethod, classmethod), lambda value: [value.__func__]),
@@ -169,11 +161,12 @@ def _cells(function: types.FunctionType) -> Iterable[object]:
             continue
 
 
-def _data(names: Mapping[str, Any]) -> list[object]:
-    """What may change of a module or class: its numbers, texts and containers."""
+def _data(owner: object, module: types.ModuleType | None) -> list[object]:
+    """What may change of a module of the program, or of a class there: its numbers, texts and
+    containers."""
     return [
         value
-        for name, value in names.items()
+        for name, value in (vars(owner).items() if _is_of_program(module) else ())
         if isinstance(value, (bool, int, float, str, list, dict, set)) and name[:2] != "__"
     ]
 

@@ -200,8 +200,7 @@ class StepCutter:
         if self._is_ignoring or self._has_optimizer:
             return
         end = self._tape.position()
-        ops = _ops_in(self._tape.entries[self._round_start : end])
-        token = tuple(op.signature.op for _, op in ops)
+        token = tuple(_names_of(_ops_in(self._tape.entries[self._round_start : end])))
         self.backward_seen = False
         self._num_rounds += 1
         self._round_start = end
@@ -293,12 +292,6 @@ class StepCutter:
         self._cut(found)
 
     @property
-    def _rolls_out(self) -> bool:
-        """Whether a step begins with calls without gradients."""
-        turns = cast("tuple[tuple[int, bool], ...]", self._updates.pattern)
-        return any(rolled_out for _, rolled_out in turns)
-
-    @property
     def _is_on_policy(self) -> bool:
         """Whether a step is one rollout and the updates that use it, by the same optimizers again
         and again or after many calls. Targets that other networks compute come before more updates
@@ -361,19 +354,15 @@ class StepCutter:
         if not self._optimizers.any_train:
             return self._num_rounds > 0 and module.training
         trains = self._optimizers.train(module)
-        rolls_out = self._rolled_out > 0 or self._draws_since(self._call_start)
+        rolls_out = self._rolled_out > 0 or any(
+            op.signature.op in _DRAWS for _, op in _ops_in(self._tape.entries[self._call_start :])
+        )
         if not module.training and trains and not (rolls_out or self._acts):
             self._evaluated += 1
             return False
         if self._rolled_out or trains:
             self._rolled_out += 1
         return True
-
-    def _draws_since(self, position: int) -> bool:
-        return any(
-            type(entry) is TapedOp and entry.signature.op in _DRAWS
-            for entry in self._tape.entries[position:]
-        )
 
     def _step_may_end(self, turn: int) -> None:
         if self._is_ignoring:
@@ -443,7 +432,7 @@ class StepCutter:
         if self._folded.num_train and self._updates.pattern:
             turns = cast("tuple[tuple[int, bool], ...]", self._updates.pattern)
             words = self._names.words([turn for turn, _ in turns], of="step")
-            if not self._rolls_out:
+            if not any(rolled_out for _, rolled_out in turns):
                 return words
             count = self._most_rolled_out
             calls = f"{count:,} calls" if count > 1 else "one call"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from itertools import groupby, zip_longest
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ class StepEndNames:
         #: What each optimizer updates, in the ways to name it, the usual one first.
         self._updated: dict[int, tuple[str, ...]] = {}
         self._numbers: WeakKeyDictionary[object, int] = WeakKeyDictionary()
-        self._shared: dict[Hashable, int] = {}
+        self._shared: dict[str | int, int] = {}
 
     def of_optimizer(self, optimizer: torch.optim.Optimizer, updated: tuple[str, ...] = ()) -> int:
         """The number of an optimizer that stepped; `updated` are names of the modules it updates,
@@ -267,23 +267,20 @@ class StepEndNames:
         """The number of a module that was called; those without parameters are made again at will,
         and count by their class."""
         if next(module.parameters(), None) is None:
-            return self._number_of_shared(type(module).__qualname__)
+            return self.of_method(type(module).__qualname__)
         return self._number_of(module)
 
     def of_function(self, function: object, name: str) -> int:
         """The number of a compiled function that was called."""
-        number = self._numbers.get(function)
-        if number is None:
-            number = self._numbers[function] = self._new(name)
-        return number
+        return self._number_of(function, name)
 
     def of_method(self, name: str) -> int:
         """The number of a method that was called."""
-        return self._number_of_shared(name)
+        return self._number_of_shared(name, name)
 
     def of_graph(self, graph: int) -> int:
         """The number of a CUDA graph that was launched."""
-        return self._number_of_shared(("a CUDA graph", graph))
+        return self._number_of_shared(graph, "a CUDA graph")
 
     def words(self, turns: Sequence[int], *, of: str) -> str:
         """One line: `of` is what a turn is, "step" or "call"."""
@@ -310,16 +307,15 @@ class StepEndNames:
         modules = updated.get(turn)
         return f"{self._names[turn]} of {modules}" if modules else self._names[turn]
 
-    def _number_of(self, what: object) -> int:
+    def _number_of(self, what: object, name: str = "") -> int:
         number = self._numbers.get(what)
         if number is None:
-            number = self._numbers[what] = self._new(type(what).__name__)
+            number = self._numbers[what] = self._new(name or type(what).__name__)
         return number
 
-    def _number_of_shared(self, key: Hashable) -> int:
+    def _number_of_shared(self, key: str | int, name: str) -> int:
         number = self._shared.get(key)
         if number is None:
-            name = key if isinstance(key, str) else cast("tuple[str, int]", key)[0]
             number = self._shared[key] = self._new(name)
         return number
 

@@ -210,10 +210,7 @@ class StepWriter:
         """With the number of its event in this step; one of an earlier step gets one below 1."""
         if isinstance(entry, EventRecord):
             self._last_event = max(self._last_event, entry.event)
-            return replace(entry, event=entry.event - first_event)
-        if isinstance(entry, EventWait):
-            return replace(entry, event=entry.event - first_event)
-        if isinstance(entry, Synchronize) and entry.event is not None:
+        if isinstance(entry, (EventRecord, EventWait, Synchronize)) and entry.event is not None:
             return replace(entry, event=entry.event - first_event)
         return entry
 

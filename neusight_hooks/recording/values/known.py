@@ -69,7 +69,7 @@ class KnownValues:
         self._watches: dict[int, _ValueRef] = {}
         self._invented: set[int] = set()
         #: Storages of floats that are followed although they are many: whole numbers.
-        self._long_floats: set[int] = set()
+        self.long_floats: set[int] = set()
 
     def __contains__(self, tensor: ForecastTensor) -> bool:
         """Whether the tensor's storage has a value, computed or guessed."""
@@ -78,11 +78,6 @@ class KnownValues:
     def of(self, tensor: ForecastTensor) -> torch.Tensor:
         """The value, which shares its memory with what is kept; KeyError where there is none."""
         return _view(tensor, self._flat[tensor.untyped_storage()._cdata])
-
-    @property
-    def has_long_floats(self) -> bool:
-        """Whether an op that is not followed may write over floats that are."""
-        return bool(self._long_floats)
 
     def may_hold(self, tensor: ForecastTensor, *, are_whole: bool = False) -> bool:
         """Whether a value may be set: the tensor is small, and all of its storage. Whole numbers
@@ -98,6 +93,12 @@ class KnownValues:
         if view.shape == value.shape:
             view.copy_(value)
 
+    def set_from(self, source: torch.Tensor, tensor: ForecastTensor, value: torch.Tensor) -> None:
+        """The same of a value that follows from the source's: invented where that is."""
+        self.set(tensor, value)
+        if self.is_invented(source):
+            self.record_invented(tensor)
+
     def fill(self, tensor: ForecastTensor) -> torch.Tensor:
         """Zeros for the tensor's storage, and the tensor's own part of them."""
         storage = tensor.untyped_storage()
@@ -108,7 +109,7 @@ class KnownValues:
         watch.key = key
         self._watches[key] = watch
         if not is_small(tensor):
-            self._long_floats.add(key)
+            self.long_floats.add(key)
         return _view(tensor, flat)
 
     def whole(self, tensor: ForecastTensor) -> torch.Tensor:
@@ -120,7 +121,7 @@ class KnownValues:
         self._flat.pop(key, None)
         self._watches.pop(key, None)
         self._invented.discard(key)
-        self._long_floats.discard(key)
+        self.long_floats.discard(key)
 
     def forget_written(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """An op writes unknown values over some of its arguments."""

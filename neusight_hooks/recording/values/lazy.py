@@ -54,7 +54,9 @@ class LazyParameters:
         """Runs an op on CPU parameters that hold no data: without data where it initialises, copies
         or views them, else for real, filling them first."""
         tensors = flattened((*args, *kwargs.values()), torch.Tensor)
-        if func is aten._to_copy.default and _is_meta(kwargs.get("device")):
+        device = kwargs.get("device")
+        is_meta = device is not None and torch.device(device).type == "meta"
+        if func is aten._to_copy.default and is_meta:
             return without_data_on_meta(args[0], kwargs)
         if func is aten.detach.default:
             return self._fake_kernels.view(func, args, kwargs)
@@ -96,10 +98,6 @@ class LazyParameters:
                 self._known.whole(tensor).normal_(0.0, PARAMETER_STD, generator=generator)
         self.materialised_bytes += num_bytes
         return view
-
-
-def _is_meta(device: Any) -> bool:
-    return device is not None and torch.device(device).type == "meta"
 
 
 def without_data_on_meta(source: torch.Tensor, kwargs: Mapping[str, Any]) -> torch.Tensor:

@@ -55,16 +55,20 @@ class Values:
         outputs = out if isinstance(out, (list, tuple)) else [out]
         if getattr(func, "is_view", False):
             return
-        if not self._compute(func, args, kwargs, outputs):
-            self._known.forget_written(func, args, kwargs)
-            if func._schema.name in _OF_ITSELF and _is_same(*args[:2]):
-                self._assume(outputs[0], _OF_ITSELF[func._schema.name])
-            elif func._schema.name == "aten::ne" and _is_infinite(args[1]):
-                self._assume(outputs[0], True)  # as isfinite asks: |x| != inf
-            elif func._schema.name == "aten::_to_copy" and self._convert(args[0], outputs[0]):
-                pass
-            elif not (func._schema.name in _COMPARISONS and self._compare(func, args, outputs)):
-                self._guess_booleans(func, outputs)
+        if self._compute(func, args, kwargs, outputs):
+            return
+        self._known.forget_written(func, args, kwargs)
+        name = func._schema.name
+        if name in _OF_ITSELF and _is_same(*args[:2]):
+            self._assume(outputs[0], _OF_ITSELF[name])
+        elif name == "aten::ne" and isinstance(args[1], float) and math.isinf(args[1]):
+            self._assume(outputs[0], True)  # as isfinite asks: |x| != inf
+        elif name == "aten::_to_copy" and self._convert(args[0], outputs[0]):
+            pass
+        elif not (name in _COMPARISONS and self._compare(func, args, outputs)):
+            for tensor in outputs:
+                if isinstance(tensor, ForecastTensor) and tensor.dtype is torch.bool:
+                    self._assume(tensor, name in _TRUE_WHEN_UNKNOWN)
 
     def _compute(
         self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], outputs: Sequence[Any]
@@ -134,11 +138,6 @@ class Values:
             self._known.record_invented(out)
         return is_new
 
-    def _guess_booleans(self, func: Any, outputs: Sequence[Any]) -> None:
-        for tensor in outputs:
-            if isinstance(tensor, ForecastTensor) and tensor.dtype is torch.bool:
-                self._assume(tensor, func._schema.name in _TRUE_WHEN_UNKNOWN)
-
     def _assume(self, tensor: Any, truth: bool) -> None:
         if tensor.numel() <= MAX_KNOWN_ELEMENTS:
             self._known.set(tensor, torch.full(tuple(tensor.shape), truth))
@@ -169,10 +168,6 @@ class Values:
         if tensor.numel() <= MAX_KNOWN_ELEMENTS or tensor in self._known:
             return self.read(tensor)
         return torch.zeros(1, dtype=tensor.dtype).expand(tuple(tensor.shape))
-
-
-def _is_infinite(value: Any) -> bool:
-    return isinstance(value, float) and math.isinf(value)
 
 
 def _is_same(first: Any, second: Any) -> bool:

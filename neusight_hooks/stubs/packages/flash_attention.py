@@ -56,7 +56,7 @@ def cache_op(namespace: str) -> Any:
     return make_op(
         f"{namespace}::with_kvcache(Tensor query, Tensor(a!) key_cache, Tensor(b!) value_cache, "
         "Tensor? key, Tensor? value, Tensor(c!) out, Tensor(d!) statistics, int length, "
-        "bool is_causal, int window_size_left) -> ()",
+        "bool is_causal, int window_size_left, int window_size_right) -> ()",
         lambda *arguments: None,
     )
 
@@ -176,7 +176,7 @@ def flash_attn_with_kvcache(
     refuse_what_cuda_refuses(q)
     length = cached_length(k_cache, block_table, k, cache_seqlens)
     out, statistics = _outputs(q)
-    _with_cache(q, k_cache, v_cache, k, v, out, statistics, length, causal, window_size[0])
+    _with_cache(q, k_cache, v_cache, k, v, out, statistics, length, causal, *window_size)
     return (out, statistics) if return_softmax_lse else out
 
 

@@ -34,20 +34,21 @@ def _forward_outputs(query: Tensor, key: Tensor, value: Tensor, *others: Any) ->
 
 _forward = make_op(
     "flash_attn_3::forward(Tensor query, Tensor key, Tensor value, Tensor? cum_seq_q, "
-    "Tensor? cum_seq_k, bool is_causal, int? window_size_left) -> (Tensor, Tensor)",
+    "Tensor? cum_seq_k, bool is_causal, int window_size_left, int window_size_right) -> "
+    "(Tensor, Tensor)",
     _forward_outputs,
 )
 _gradients = make_op(
     "flash_attn_3::backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, "
     "Tensor logsumexp, Tensor? cum_seq_q, Tensor? cum_seq_k, bool is_causal, "
-    "int? window_size_left) -> (Tensor, Tensor, Tensor)",
+    "int window_size_left, int window_size_right) -> (Tensor, Tensor, Tensor)",
     lambda grad_out, query, key, value, *others: tuple(map(torch.empty_like, (query, key, value))),
 )
 _with_cache = cache_op("flash_attn_3")
 
 
 def _backward(saved: Sequence[Tensor], given: Sequence[Any], grad: Tensor, of_lse: Any) -> Any:
-    return *_gradients(grad, *saved, *given[5:]), None, None, None, None
+    return *_gradients(grad, *saved, *given[5:]), *(None,) * len(given[3:])
 
 
 differentiable(
@@ -67,8 +68,7 @@ def _attend(
     bounds: tuple[Tensor | None, Tensor | None] = (None, None),
 ) -> Any:
     refuse_what_cuda_refuses(query, dtypes=_DTYPES)
-    window = None if window_size[0] < 0 else window_size[0]
-    out, statistics = _forward(query, key, value, *bounds, causal, window)
+    out, statistics = _forward(query, key, value, *bounds, causal, *window_size)
     return (out, statistics) if return_attn_probs else out
 
 
@@ -158,7 +158,7 @@ def flash_attn_with_kvcache(
         query = query.view(batch, -1, *q.shape[1:])
     length = cached_length(k_cache, page_table, k, cache_seqlens)
     out, statistics = _forward_outputs(query, k_cache, v_cache)
-    _with_cache(query, k_cache, v_cache, k, v, out, statistics, length, causal, window_size[0])
+    _with_cache(query, k_cache, v_cache, k, v, out, statistics, length, causal, *window_size)
     out = out.view(*q.shape[:-1], out.shape[-1])
     return (out, statistics) if return_softmax_lse else out
 

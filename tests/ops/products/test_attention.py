@@ -203,17 +203,39 @@ def test_flex_attention_computes_what_its_mask_keeps() -> None:
     assert backward.bytes_written == q.num_bytes + keys_and_values
 
 
-def test_a_window_is_priced_as_so_many_keys_for_every_query() -> None:
-    """128 of 1024 keys; a window as long as the triangle is wide changes nothing."""
-    heads = spec(1, 1024, 2, 64, dtype="bfloat16")
-    given = {"query": heads, "key": heads, "value": heads, "is_causal": True}
+@pytest.mark.parametrize(
+    ("queries", "window", "is_causal", "keys"),
+    [
+        pytest.param(1024, (127, 0), True, 128, id="the last 128"),
+        pytest.param(1024, (127, 64), True, 128, id="none after a query"),
+        pytest.param(1024, (127, None), True, 128, id="right side not given"),
+        pytest.param(1024, (1023, 0), True, None, id="as long as the triangle is wide"),
+        pytest.param(1024, (64, 63), False, 128, id="both sides"),
+        pytest.param(1024, (127, 0), False, 128, id="left alone"),
+        pytest.param(1024, (-1, 0), False, 513, id="all on the left: a triangle"),
+        pytest.param(1024, (0, -1), False, 513, id="all on the right"),
+        pytest.param(1024, (-1, -1), False, None, id="all"),
+        pytest.param(1024, (1023, 1023), False, None, id="wider than the keys"),
+        pytest.param(1, (127, -1), False, 128, id="of the last key"),
+        pytest.param(4096, (-1, 0), False, 1, id="most queries before the first key"),
+    ],
+)
+def test_a_window_is_priced_as_so_many_keys_for_every_query(
+    queries: int, window: tuple[int | None, int | None], is_causal: bool, keys: int | None
+) -> None:
+    """Of 1024 keys; where the window hides none, nothing changes."""
+    query, cache = (spec(1, length, 2, 64, dtype="bfloat16") for length in (queries, 1024))
+    given = {"query": query, "key": cache, "value": cache, "is_causal": is_causal}
+    left, right = window
+    sides = {"window_size_left": left, "window_size_right": right}
 
-    [whole] = kernels(call("_flash_attention_forward", heads, window_size_left=None, **given))
-    [short] = kernels(call("_flash_attention_forward", heads, window_size_left=127, **given))
-    [long] = kernels(call("_flash_attention_forward", heads, window_size_left=1023, **given))
+    [whole] = kernels(call("_flash_attention_forward", query, **given))
+    [within] = kernels(call("_flash_attention_forward", query, **given, **sides))
 
-    assert short.flops == 4 * 64 * 2 * 1024 * 128
-    assert long == whole
+    if keys is None:
+        assert within == whole
+    else:
+        assert within.flops == 4 * 64 * 2 * queries * keys
 
 
 def test_a_step_of_decoding_reads_the_keys_that_are_there() -> None:
@@ -229,6 +251,7 @@ def test_a_step_of_decoding_reads_the_keys_that_are_there() -> None:
             length=1024,
             is_causal=True,
             window_size_left=-1,
+            window_size_right=-1,
         )
     )
 

@@ -344,7 +344,9 @@ def _dense_to_blocks(
         value = known_index(recorder, dense)
         if value is None:
             number = max(1, int(rows * columns * MASK_DENSITY))
-            bounded(recorder, f"so {MASK_DENSITY:.0%} of a dense tensor's blocks are taken to be")
+            bounded(
+                recorder, f"so {MASK_DENSITY:.0%} of a dense tensor's blocks are taken to be full"
+            )
             plain = recorder.new_tensor((number,), torch.int64, dense)
             pointers = recorder.new_tensor(
                 ((rows if layout in BY_ROW else columns) + 1,), torch.int64, dense
@@ -404,12 +406,10 @@ def _transposed(coo: SparseTensor) -> SparseTensor:
 
 
 def _expand(tensor: SparseTensor) -> SparseTensor:
-    """CSR (or CSC) to COO: the row of each non-zero is written out."""
+    """A compressed layout to COO: the row of each non-zero is written out, and every element of a
+    block is one (`sparse_compressed_to_sparse` of TensorConversions.cpp)."""
     recorder = recorder_of(tensor)
     plain, values, pointers = tensor.parts
-    if tensor.layout in BLOCKED:
-        dense = _to_dense(None, tensor)
-        return _dense_to_coo(recorder, dense, 2)
     indices = recorder.new_tensor((2, plain.shape[0]), torch.int64, plain)
     given = {"pointers": pointers, "plain": plain}
     launch(recorder, "aten::_convert_indices_from_csr_to_coo", given, (indices,))
@@ -419,5 +419,19 @@ def _expand(tensor: SparseTensor) -> SparseTensor:
             rows = torch.repeat_interleave(torch.arange(len(ends) - 1), ends.diff().long())
             pair = (rows, others.long()) if tensor.layout in BY_ROW else (others.long(), rows)
             recorder.known.set(indices, torch.stack(pair))
-    is_sorted = tensor.layout in BY_ROW
-    return coordinates(indices, values.clone(), tensor.shape, is_coalesced=is_sorted)
+    if tensor.layout not in BLOCKED:
+        is_sorted = tensor.layout in BY_ROW
+        return coordinates(indices, values.clone(), tensor.shape, is_coalesced=is_sorted)
+    elements = _elements_of_blocks(indices, values.shape[1:3])
+    is_sorted = tensor.layout in BY_ROW and values.shape[1] == 1
+    return coordinates(elements, values.flatten(0, 2), tensor.shape, is_coalesced=is_sorted)
+
+
+def _elements_of_blocks(blocks: torch.Tensor, blocksize: Sequence[int]) -> torch.Tensor:
+    """Coordinates of the elements of blocks, [2, blocks * elements of one], from the blocks' own,
+    [2, blocks]."""
+    rows, columns = (torch.arange(size, device=blocks.device) for size in blocksize)
+    shape = (len(rows), len(columns))
+    inside = torch.stack((rows[:, None].expand(shape), columns.expand(shape))).flatten(1)
+    first = blocks * torch.tensor(blocksize, device=blocks.device)[:, None]
+    return (first[..., None] + inside[:, None]).flatten(1)

@@ -28,9 +28,7 @@ def new_index(recorder: Recorder, value: torch.Tensor, like: Any) -> ForecastTen
     """Indices on the GPU whose values are these."""
     index = recorder.new_tensor(tuple(value.shape), value.dtype, like)
     if recorder.known.may_hold(index):
-        recorder.known.set(index, value)
-        if recorder.known.is_invented(like):
-            recorder.known.record_invented(index)
+        recorder.known.set_from(like, index, value)
     return index
 
 

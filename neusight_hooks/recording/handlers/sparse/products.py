@@ -17,7 +17,6 @@ from neusight.recording.handlers.sparse.pattern import (
 from neusight.recording.handlers.sparse.tensor import (
     SparseTensor,
     compressed,
-    coordinates,
     is_sparse,
     launch,
     on_sparse,
@@ -158,12 +157,7 @@ def _sparse_by_sparse(*given: Any) -> SparseTensor:
     launch(recorder, "aten::_sparse_sparse_matmul", arguments, (pointers, plain, values))
     recorder.wait("_sparse_sparse_matmul")
     out = compressed(torch.sparse_csr, pointers, plain, values, (rows, columns))
-    return out if layout is not torch.sparse_coo else _uncompressed(out)
-
-
-def _uncompressed(csr: SparseTensor) -> SparseTensor:
-    coo = converted(csr, torch.sparse_coo)
-    return coordinates(coo.parts.plain, coo.parts.values, coo.shape, is_coalesced=True)
+    return converted(out, layout) if layout is torch.sparse_coo else out
 
 
 def _product_pattern(

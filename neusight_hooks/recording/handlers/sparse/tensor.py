@@ -11,8 +11,8 @@ from neusight.predictors.errors import UnmappedOpError
 from neusight.recording.call_stack import call_site
 from neusight.recording.dispatch.op_cache import KnownOp
 from neusight.recording.recorder import Recorder
-from neusight.recording.recording import Argument, OpSignature
-from neusight.recording.signature import spec_of
+from neusight.recording.recording import OpSignature
+from neusight.recording.signature import argument_of
 from neusight.recording.tensor import ForecastTensor
 
 #: Layouts with pointers to the beginnings of rows (or columns) in place of coordinates.
@@ -177,8 +177,8 @@ def launch(
     signature = OpSignature(
         op,
         "sparse",
-        tuple((name, _argument(value)) for name, value in arguments.items()),
-        tuple(_argument(value) for value in outputs),
+        tuple((name, argument_of(value)) for name, value in arguments.items()),
+        tuple(map(argument_of, outputs)),
     )
     taped = recorder.record_op(KnownOp(signature, needs_math=True))
     for tensor in outputs:
@@ -194,7 +194,3 @@ def computed_values(
     values = recorder.new_tensor(tuple(like.shape), dtype, like)
     launch(recorder, op, arguments, (values,))
     return values
-
-
-def _argument(value: Any) -> Argument:
-    return spec_of(value) if isinstance(value, torch.Tensor) else value

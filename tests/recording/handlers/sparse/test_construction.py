@@ -55,6 +55,11 @@ CASES: dict[str, Callable[[str], Any]] = {
     "dimensions": lambda d: [
         [one.sparse_dim(), one.dense_dim(), one.dim()] for one in (coo(d), hybrid(d), csr(d))
     ],
+    "blocks to coordinates": lambda d: [
+        bsr(d).to_sparse(), bsr(d).to_sparse().is_coalesced(), bsr(d).to_sparse()._indices(),
+        eye(d).to_sparse_bsc((2, 2)).to_sparse(), eye(d).to_sparse_bsr((1, 2)).to_sparse(),
+        eye(d).to_sparse_bsr((1, 2)).to_sparse().is_coalesced(),
+    ],
     "coordinates compressed": lambda d: [coo(d).to_sparse_csr(), coo(d).to_sparse_csc()],
 }  # fmt: skip
 
@@ -79,6 +84,15 @@ def test_elements_of_an_unknown_dense_tensor_are_half_of_it_and_said() -> None:
         assert sparse._nnz() == 5000
 
     assert any("number of non-zeros is not known" in line for line in forecast.warnings)
+
+
+def test_each_element_of_a_block_of_unknown_values_becomes_one() -> None:
+    with neusight.forecast_on("H100"):
+        blocks = torch.randn(100, 100, device="cuda").to_sparse_bsr((10, 5))
+        values, elements = blocks.values(), blocks.to_sparse()
+
+        assert elements._nnz() == values.numel()
+        assert elements._indices().shape == (2, values.numel())
 
 
 def test_parts_of_what_is_not_coalesced_are_refused_as_on_a_gpu() -> None:
