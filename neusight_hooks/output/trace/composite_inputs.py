@@ -115,9 +115,10 @@ def composite_arguments(name: str, within: Sequence[OpSignature]) -> tuple[Argum
             if alternative[0] in "=?":
                 found.append(_constant(alternative))
                 break
-            at = first.get(inner)
-            if at is not None and argument in within[at].by_name:
-                found.append(_origin(within[at].by_name[argument], within[:at]))
+            place = first.get(inner)
+            given = {} if place is None else within[place].by_name
+            if argument in given:
+                found.append(_origin(given[argument], within[:place]))
                 break
         else:
             return ()
