@@ -382,7 +382,6 @@ def _gradients(
     wants: tuple[bool, ...],
     dilation: Sequence[int] = _NOT_DILATED,
 ) -> list[Kernel]:
-    """What is wanted; of a bias a sum per channel, over rows where channels are contiguous."""
     wants_image, wants_weight, wants_bias = flags(wants, 3)
     kernels: list[Kernel] = []
     if wants_image:
@@ -395,9 +394,14 @@ def _gradients(
         size = forward._replace(direction="weight_gradient")
         kernels += _convolution_kernels(size, math, operands=(grad, image), result=weight)
     if wants_bias and grad.numel:
-        kernel = sum_kernel(grad, vector(grad.shape[1], grad.dtype, grad.device))
-        kernels.append(replace(kernel, along_columns=grad.is_channels_last))
+        kernels.append(_bias_gradient(grad))
     return kernels
+
+
+def _bias_gradient(grad: TensorSpec) -> Kernel:
+    """A sum per channel, over rows where channels are contiguous."""
+    kernel = sum_kernel(grad, vector(grad.shape[1], grad.dtype, grad.device))
+    return replace(kernel, along_columns=grad.is_channels_last)
 
 
 @register_op("aten::conv_tbc")
