@@ -302,7 +302,7 @@ class StepInputs:
         if number is None:
             return None
         version = 0 if tensor.is_inference() else tensor._version
-        return TensorIdentity(number, tensor.storage_offset(), tuple(tensor.shape), version)
+        return TensorIdentity(number, int(tensor.storage_offset()), tuple(tensor.shape), version)
 
     def _origin(self, tensor: torch.Tensor) -> TapedInput | None:
         """The call that computed a tensor, or what it was computed from; of a chain the first."""
