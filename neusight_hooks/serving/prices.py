@@ -238,10 +238,10 @@ def pipeline_programs(
                 own += max(0, _weight_bytes([logits]) - others)  # if they are tied
         scans = [shared[item.module] for item in part[0].launches if item.kernel.name == SCAN]
         program = _of_stage(
-            part, layers[:num_layers], scans, kv_dtype, engine=engine, is_last=at == stages - 1
+            part, layers[:num_layers], scans, kv_dtype, own, engine=engine, is_last=at == stages - 1
         )
         layers = layers[num_layers:]
-        found.append(replace(program, weight_bytes=own, host_us=host_us / stages, ranks=ranks))
+        found.append(replace(program, host_us=host_us / stages, ranks=ranks))
     return tuple(found)
 
 
@@ -250,6 +250,7 @@ def _of_stage(
     layers: Sequence[AttentionLayer],
     scans: Sequence[RecurrentLayer],
     kv_dtype: str,
+    weight_bytes: int,
     *,
     engine: Engine,
     is_last: bool,
@@ -266,7 +267,7 @@ def _of_stage(
         attentions=tuple(Counter(layers).items()),
         recurrences=tuple(Counter(scans).items()),
         kv_bytes_per_token=sum(layer.cached_bytes(kv_dtype) for layer in layers),
-        weight_bytes=0,
+        weight_bytes=weight_bytes,
         vocabulary=words,
         widest=max((size.n + size.k for size in products), default=0),
         kv_dtype=kv_dtype,
