@@ -24,7 +24,7 @@ from neusight.advice.what_if import (
     without_break,
     without_waits,
 )
-from neusight.forecast import Forecast
+from neusight.forecast import Forecast, forecast_options
 from neusight.predictors.kernel import ConvolutionSize, GemmSize, Kernel, KernelClass
 from neusight.recording.recording import (
     Argument,
@@ -344,6 +344,13 @@ def test_large_sizes_of_weights_that_are_no_multiple_of_64_are_odd(
 
     assert odd_sizes((entry,)) == dict.fromkeys(odd, "Net.head")
     assert odd_sizes((replace(entry, phase="backward"), replace(entry, module=""))) == {}
+
+
+def test_a_program_without_steps_takes_no_time() -> None:
+    options = forecast_options("H100")
+    what_if = WhatIf(Forecast(Recording((), "H100-SXM5-80GB", torch_version="2.13"), options))
+
+    assert (what_if.entries, what_if.latency_us) == ((), 0.0)
 
 
 def test_padding_widens_each_multiple_of_a_size_and_its_strides() -> None:
