@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -45,7 +46,11 @@ def program(layer: RecurrentLayer, **changed: object) -> StepProgram:
     for sequences, tokens, past in [(1, 8, 8), (1, 16, 8), (1, 8, 16), (1, 16, 16), (2, 8, 8)]:
         launches = with_scans(launched(sequences * tokens), layers)
         points.append(RecordedPoint(sequences, tokens, past, launches))
-    given = {"engine": Engine("compiled"), "parameter_bytes": 10**8, "recurrences": layers}
+    given: dict[str, Any] = {
+        "engine": Engine("compiled"),
+        "parameter_bytes": 10**8,
+        "recurrences": layers,
+    }
     return pipeline_programs(points, **{**given, **changed})[0]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -73,7 +74,7 @@ def points() -> list[RecordedPoint]:
 
 
 def program(**changed: object) -> StepProgram:
-    given = {"engine": Engine("compiled"), "parameter_bytes": 10**8, **changed}
+    given: dict[str, Any] = {"engine": Engine("compiled"), "parameter_bytes": 10**8, **changed}
     return pipeline_programs(points(), **given)[0]
 
 
