@@ -13,14 +13,12 @@ import argparse
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-from profiled_kernels import TORCH
+from profiled_kernels import TORCH, Priced, priced
 from tables import write_table
 
 from neusight.integrations.profiles.profiled_kernels import ProfiledCall, read_profiled
-from neusight.predictors.predictor import Estimate
 from neusight.predictors.tiled import Tiled
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "profiled_kernels"
@@ -29,56 +27,27 @@ DATA = Path(__file__).parents[2] / "shared" / "data" / "profiled_kernels"
 OTHER_MACHINE = " VF"
 
 
-class Scored(NamedTuple):
-    """One operator call: its class, where it ran, how often, and its kernels' times, µs."""
-
-    kind: str
-    programs: str
-    program: str
-    count: int
-    measured_us: float
-    forecast_us: float
-    is_covered: bool
+#: An operator call and its price.
+Scored = tuple[ProfiledCall, Priced]
 
 
-def scored(calls: Iterable[ProfiledCall], chosen: Tiled) -> list[Scored]:
-    """The calls that AMD GPUs ran, with our prices."""
-    return [
-        _scored(call, chosen.predict(call.kernels, call.gpu))
-        for call in calls
-        if call.gpu.vendor == "amd"
-    ]
-
-
-def _scored(call: ProfiledCall, estimates: Sequence[Estimate]) -> Scored:
-    longest = max(range(len(estimates)), key=lambda index: estimates[index].latency_us)
-    low, high = (sum(getattr(one, edge) for one in estimates) for edge in ("low_us", "high_us"))
-    return Scored(
-        kind=call.kernels[longest].kernel_class.value,
-        programs="other machine" if call.gpu_label.endswith(OTHER_MACHINE) else "first machine",
-        program=call.program,
-        count=call.count,
-        measured_us=call.measured_us,
-        forecast_us=sum(one.latency_us for one in estimates),
-        is_covered=low <= call.measured_us <= high,
-    )
-
-
-def rows_of(found: Sequence[Scored]) -> list[dict[str, object]]:
-    """A row for each class and machine, and for each program."""
+def rows_of(calls: Iterable[ProfiledCall], chosen: Tiled) -> list[dict[str, object]]:
+    """Of the calls that AMD GPUs ran a row for each class and machine, and for each program."""
     groups: dict[tuple[str, str], list[Scored]] = defaultdict(list)
-    for item in found:
-        groups["class, " + item.programs, item.kind].append(item)
-        groups["program, " + item.programs, item.program].append(item)
+    for call in calls:
+        if call.gpu.vendor == "amd":
+            price = priced(call, chosen)
+            machine = "other" if call.gpu_label.endswith(OTHER_MACHINE) else "first"
+            kind = price.longest.kernel_class.value
+            groups[f"class, {machine} machine", kind].append((call, price))
+            groups[f"program, {machine} machine", call.program].append((call, price))
     return [_row(*name, own) for name, own in sorted(groups.items())]
 
 
 def _row(group: str, name: str, own: Sequence[Scored]) -> dict[str, object]:
-    measured, forecast = (
-        sum(item.count * getattr(item, field) for item in own) / 1e3
-        for field in ("measured_us", "forecast_us")
-    )
-    errors = [abs(item.forecast_us / item.measured_us - 1.0) for item in own]
+    measured = sum(call.count * call.measured_us for call, _ in own) / 1e3
+    forecast = sum(call.count * price.forecast_us for call, price in own) / 1e3
+    errors = [abs(price.forecast_us / call.measured_us - 1.0) for call, price in own]
     return {
         "group": group,
         "name": name,
@@ -88,7 +57,7 @@ def _row(group: str, name: str, own: Sequence[Scored]) -> dict[str, object]:
         "sum_error_percent": round(100 * (forecast / measured - 1.0), 1),
         "median_error_percent": round(100 * float(np.median(errors)), 1),
         "mean_error_percent": round(100 * float(np.mean(errors)), 1),
-        "in_80_percent": round(100 * float(np.mean([item.is_covered for item in own]))),
+        "in_80_percent": round(100 * float(np.mean([price.is_inside for _, price in own]))),
     }
 
 
@@ -103,7 +72,7 @@ def main() -> int:
         print(f"skipped: there are no measured tables at {options.data}")
         return 0
     calls, _ = read_profiled(options.data, torch_versions=TORCH)
-    rows = rows_of(scored(calls, Tiled(sustained=not options.burst)))
+    rows = rows_of(calls, Tiled(sustained=not options.burst))
     for row in rows:
         print("  ".join(f"{value!s:<24}" if isinstance(value, str) else f"{value:>9}"
                         for value in row.values()))  # fmt: skip

@@ -15,16 +15,16 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import correlation, median
+from statistics import correlation
 
 import kernelbench
 import programs
 import ratchet
 from kernelbench import Case
-from programs import RECORDINGS, Result
+from programs import RECORDINGS, Result, median_of
 from tables import write_table
 
 from neusight.forecast import Forecast
@@ -82,7 +82,7 @@ def measured_rows(options: argparse.Namespace) -> tuple[list[Row], list[Result]]
     missing: list[Result] = []
     for case in kernelbench.cases(mode=kernelbench.COMPILED):
         plain = eager.get(_place(case))
-        if plain is None or not _is_asked(case, options):
+        if plain is None or case.gpu not in GPUS or not programs.is_chosen(case, options):
             continue
         results = [programs.result_of(item, options.recordings) for item in (case, plain)]
         failed = [result for result in results if result.reason]
@@ -98,15 +98,6 @@ def rows() -> list[ratchet.Row]:
         return []
     every = argparse.Namespace(gpu="", only="", level="", half="", recordings=RECORDINGS)
     return scored(measured_rows(every)[0])
-
-
-def _is_asked(case: Case, options: argparse.Namespace) -> bool:
-    return (
-        case.gpu in GPUS
-        and options.gpu.lower() in case.gpu.lower()
-        and options.only in programs.name_of(case)
-        and programs.level_of(case).startswith(options.level)
-    )
 
 
 def _place(case: Case) -> tuple[str, ...]:
@@ -138,7 +129,7 @@ def _newer(case: Case, compiled: Forecast, eager: Forecast) -> str:
     """What this torch does to the program that the measured one did not, "" if nothing."""
     version = tuple(int(part) for part in case.torch.split(".")[:2])
     checks: tuple[tuple[tuple[tuple[int, int], str], Callable[[], bool]], ...] = (
-        (_ONLINE_SOFTMAX, lambda: any("online" in text for text in _origins(compiled))),
+        (_ONLINE_SOFTMAX, lambda: any(map(_is_online_softmax, _calls(compiled)))),
         (_POOLS, lambda: any(map(_is_newly_fused_pool, _calls(eager)))),
         (_ATTENTION, lambda: _has_attention_in_parts(compiled)),
     )
@@ -152,9 +143,8 @@ def _calls(found: Forecast) -> list[OpCall]:
     return [entry for entry in found.recording.steps[-1].entries if isinstance(entry, OpCall)]
 
 
-def _origins(found: Forecast) -> Iterable[str]:
-    for call in _calls(found):
-        yield str(call.signature.by_name.get("origins", ""))
+def _is_online_softmax(call: OpCall) -> bool:
+    return "online" in str(call.signature.by_name.get("origins", ""))
 
 
 def _is_newly_fused_pool(call: OpCall) -> bool:
@@ -204,25 +194,20 @@ def _groups(found: list[Row]) -> dict[str, list[Row]]:
 def _figures(group: list[Row]) -> list[str]:
     """Cases; errors of eager and compiled time; that of the ratio, and its halves; correlation."""
     halves = [
-        _median(abs(row.error) for row in group if row.compiled.half == half)
+        median_of(abs(row.error) for row in group if row.compiled.half == half)
         for half in ("even", "odd")
     ]
     logs = [(math.log(row.measured), math.log(row.forecast)) for row in group]
     related = correlation(*zip(*logs, strict=True)) if len(group) > 2 else math.nan
     return [
         f"{len(group)}",
-        f"{_median(abs(row.eager.error) for row in group):.1%}",
-        f"{_median(abs(row.compiled.error) for row in group):.1%}",
-        f"{_median(row.compiled.error for row in group):+.1%}",
-        f"{_median(abs(row.error) for row in group):.1%}",
+        f"{median_of(abs(row.eager.error) for row in group):.1%}",
+        f"{median_of(abs(row.compiled.error) for row in group):.1%}",
+        f"{median_of(row.compiled.error for row in group):+.1%}",
+        f"{median_of(abs(row.error) for row in group):.1%}",
         *(f"{half:.1%}" for half in halves),
         f"{related:.2f}",
     ]
-
-
-def _median(values: Iterable[float]) -> float:
-    found = list(values)
-    return median(found) if found else math.nan
 
 
 _COLUMNS = ("cases", "eager", "compiled", "bias", "ratio", "even", "odd", "corr.")
@@ -262,21 +247,13 @@ _ERRORS = ("eager_error", "compiled_error", "ratio_error")
 
 def main() -> int:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--gpu", default="", help="only GPUs with this in their name")
-    parser.add_argument("--only", default="", help="only programs with this in their name")
-    parser.add_argument("--level", default="", help="only groups that start with this")
-    parser.add_argument("--half", default="", help="only this half: even or odd")
-    parser.add_argument("--list", action="store_true", help="a line for each program")
-    parser.add_argument("--recordings", type=Path, default=RECORDINGS)
-    parser.add_argument("--csv", type=Path, help="write a row for each program")
-    options = ratchet.parsed(parser, kernelbench.DATA, "measured programs")
+    options = ratchet.parsed(programs.parser_of(__doc__), kernelbench.DATA, "measured programs")
     found, missing = measured_rows(options)
     if not found:
         print("no such program")
         return 2
     report(found, missing, options)
-    if options.gpu or options.only or options.level or options.half:
+    if programs.is_part(options):
         return 0
     return ratchet.judged("compiled_programs", scored(found), options)
 

@@ -19,16 +19,13 @@ dynamic activations, which gpt-fast does not quantize to.
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from statistics import median
 
+from recordings import kept_recording
 from tables import read_table, write_table
 
 import neusight
@@ -72,7 +69,7 @@ def rows(programs: Path) -> Iterator[Row]:
             continue
         ranks = ("--world-size", row["n_gpus"]) if row["n_gpus"] != "1" else ()
         words = (
-            "run", "--quiet", "--gpu", _GPUS[row["gpu"]], *ranks, str(RECIPE), "--programs",
+            "--gpu", _GPUS[row["gpu"]], *ranks, str(RECIPE), "--programs",
             str(programs), "--model", model, "--weights", weights,
         )  # fmt: skip
         yield Row(row["case_id"], weights, int(row["n_gpus"]), float(row["value"]), words)
@@ -80,20 +77,9 @@ def rows(programs: Path) -> Iterator[Row]:
 
 def forecast(folder: Path, row: Row) -> float:
     """Tokens a second; RuntimeError where it failed."""
-    text = repr(row.words) + RECIPE.read_text(encoding="utf-8")
-    path = folder / f"{sha256(text.encode()).hexdigest()[:16]}.json.gz"
-    if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        [command, *words] = row.words
-        done = subprocess.run(
-            [sys.executable, "-m", "neusight", command, "--save", str(path), *words],
-            capture_output=True, text=True, check=False,
-            # gpt-fast's README starts several ranks so
-            env={**os.environ, "PYTHONWARNINGS": "ignore", "ENABLE_INTRA_NODE_COMM": "1"},
-        )  # fmt: skip
-        if done.returncode:
-            path.unlink(missing_ok=True)
-            raise RuntimeError(done.stderr.strip().splitlines()[-1])
+    texts = (repr(row.words), RECIPE.read_text(encoding="utf-8"))
+    # gpt-fast's README starts several ranks so
+    path = kept_recording(folder, ".json.gz", texts, row.words, ENABLE_INTRA_NODE_COMM="1")
     phases = neusight.Forecast.load(path).phases
     if phases is None:
         raise RuntimeError(f"{path} decodes nothing")

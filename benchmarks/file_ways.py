@@ -1,12 +1,11 @@
 """Tries some 400 ways of writing files: does what stood there stay, is what was written read back?
 
     python benchmarks/file_ways.py [--mode view --mode fallback --mode block] [--only TEXT] [--all]
-    python benchmarks/file_ways.py --update [--part 1/2]
 
 The ways are those of tests/user_files.py and file_ways_of_packages.py. Each runs as a script in a
 folder of its own, once without neusight and once in each mode. A way whose packages are missing is
 left out. Exits 1 where a mode that protects all files changed one, or where a difference in what
-was read back was not reported. --update writes each result to benchmarks/results/file_ways.csv.
+was read back was not reported.
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ from __future__ import annotations
 import argparse
 import atexit
 import contextlib
-import csv
-import fcntl
 import os
 import runpy
 import shutil
@@ -23,7 +20,6 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,11 +59,6 @@ MODES = (*PROTECTING, "block")
 LIMIT_S = 120.0
 #: Said by neusight of a write that was refused, or went elsewhere.
 REPORTED = ("refused", "were listed all the same")
-
-
-#: A row for each way and mode: "yes" or "no" three times.
-RESULTS = Path(__file__).parent / "results" / "file_ways.csv"
-COLUMNS = ("way", "mode", "unchanged", "read_back", "reported")
 
 
 class Result(NamedTuple):
@@ -183,27 +174,7 @@ def is_reported(result: Result) -> bool:
     return result.code != 0 or any(word in result.output for word in REPORTED)
 
 
-def update(rows: dict[tuple[str, str], tuple[bool, bool, bool]]) -> None:
-    """Takes results into the file, which other parts of the run may write at the same time."""
-    with RESULTS.open("a+", newline="") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        file.seek(0)
-        found = {(row[0], row[1]): row[2:] for row in list(csv.reader(file))[1:]}
-        for key, flags in rows.items():
-            found[key] = ["yes" if flag else "no" for flag in flags]
-        file.truncate(0)
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        writer.writerows([*key, *flags] for key, flags in sorted(found.items()))
-
-
-def part_of(text: str) -> tuple[int, int]:
-    """`2/3` as 2, 3."""
-    number, _, count = text.partition("/")
-    return int(number), int(count)
-
-
-def main(words: Iterable[str] | None = None) -> int:
+def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -211,14 +182,10 @@ def main(words: Iterable[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="ways whose names contain this")
     parser.add_argument("--all", action="store_true", help="also name the ways that are as without")
     parser.add_argument("--output", action="store_true", help="show what a differing way printed")
-    parser.add_argument("--update", action="store_true", help=f"write to results/{RESULTS.name}")
-    parser.add_argument("--part", type=part_of, default=(1, 1), help="2/3: every third way")
-    options = parser.parse_args(None if words is None else list(words))
+    options = parser.parse_args()
     modes = options.mode or list(MODES)
     torch.set_num_threads(1)
     chosen = {name: code for name, code in scripts().items() if options.only in name}
-    first, step = options.part
-    chosen = dict(list(chosen.items())[first - 1 :: step])
     counts = {mode: {"unchanged": 0, "read back": 0, "reported": 0} for mode in modes}
     num_tried, missing, failed, is_wrong = 0, [], [], False
     with tempfile.TemporaryDirectory(prefix="file-ways-") as folder:
@@ -231,7 +198,6 @@ def main(words: Iterable[str] | None = None) -> int:
                     print(plain.output)
                 continue
             num_tried += 1
-            rows: dict[tuple[str, str], tuple[bool, bool, bool]] = {}
             for mode in modes:
                 result = tried(mode, script, Path(folder, f"{number}-{mode}"))
                 is_same, is_kept = is_read_back(plain, result), not result.changed
@@ -239,7 +205,6 @@ def main(words: Iterable[str] | None = None) -> int:
                 count["unchanged"] += is_kept
                 count["read back"] += is_same
                 count["reported"] += not is_same and is_reported(result)
-                rows[name, mode] = (is_kept, is_same, not is_same and is_reported(result))
                 is_silent = not is_same and not is_reported(result)
                 is_wrong |= mode in PROTECTING and (is_silent or not is_kept)
                 if options.all or not (is_same and is_kept):
@@ -249,8 +214,6 @@ def main(words: Iterable[str] | None = None) -> int:
                     print(f"{mode:9}{name}: changed {changed}; {back}{reported}", flush=True)
                     if options.output:
                         print(plain.output, result.output, sep="\n-- now --\n")
-            if options.update:
-                update(rows)
     print(f"\n{num_tried} ways; left out for their packages: {', '.join(missing) or 'none'}")
     if failed:
         print(f"fail without neusight too: {', '.join(failed)}")

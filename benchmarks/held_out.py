@@ -161,9 +161,9 @@ def _held_out(
 def _left_out_gpus(groups: Sequence[Group]) -> Iterator[tuple[str, str, Callable[[GPU], bool]]]:
     """What is left out of training in turn: each GPU, then each architecture."""
     for name in sorted({group.gpu.name for group in groups}):
-        yield "GPU", name, _named(name)
-    for architecture in sorted({architecture_of(group.gpu) for group in groups}):
-        yield "architecture", architecture, _of(architecture)
+        yield "GPU", name, lambda gpu, name=name: gpu.name == name
+    for name in sorted({architecture_of(group.gpu) for group in groups}):
+        yield "architecture", name, lambda gpu, name=name: architecture_of(gpu) == name
 
 
 def _as_kernels(group: Group) -> Group:
@@ -174,14 +174,6 @@ def _as_kernels(group: Group) -> Group:
     kept = ~is_calibration(group) & (group.latency_us > ABOVE_FLOOR * floor_us)
     chosen = group.chosen(kept)
     return replace(chosen, latency_us=chosen.latency_us - overhead_us, has_overhead=False)
-
-
-def _named(name: str) -> Callable[[GPU], bool]:
-    return lambda item: item.name == name
-
-
-def _of(architecture: str) -> Callable[[GPU], bool]:
-    return lambda item: architecture_of(item) == architecture
 
 
 def _is_covered(group: Group, rows: dict[str, list[Rows]]) -> bool:

@@ -220,7 +220,8 @@ def _placed(case: Case) -> tuple[MemoryTimeline, float]:
     version = tuple(map(int, case.torch.split(".")))
     old = torch_before_1_11() if version < (1, 11) else nullcontext()
     runs = 1 if case.program == "bert_mlm" else RUNS
-    with old, neusight.forecast_on(case.gpu, predictor="roofline") as found:
+    ranks = settings.get("ranks", 1)
+    with old, neusight.forecast_on(case.gpu, predictor="roofline", world_size=ranks) as found:
         with torch.device("cuda"):
             run = PROGRAMS[case.program](settings)
             for _ in range(runs):

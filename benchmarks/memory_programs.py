@@ -195,80 +195,11 @@ def bert_large(settings: dict[str, Any]) -> Callable[[], object]:
     return step
 
 
-class _LlamaAttention(nn.Module):
-    def __init__(self, width: int, heads: int, key_heads: int) -> None:
-        super().__init__()
-        self.depth, self.repeats = width // heads, heads // key_heads
-        self.wq, self.wo = (nn.Linear(width, width, bias=False) for _ in range(2))
-        self.wk, self.wv = (
-            nn.Linear(width, key_heads * self.depth, bias=False) for _ in range(2)
-        )  # fmt: skip
-
-    def forward(self, hidden: Tensor, turns: Tensor) -> Tensor:
-        batch, length, _ = hidden.shape
-        query, key, value = (
-            layer(hidden).view(batch, length, -1, self.depth)
-            for layer in (self.wq, self.wk, self.wv)
-        )
-        query, key = self._turned(query, turns), self._turned(key, turns)
-        mixed = F.scaled_dot_product_attention(
-            query.transpose(1, 2),
-            self._repeated(key).transpose(1, 2),
-            self._repeated(value).transpose(1, 2),
-            is_causal=True,
-        )
-        found: Tensor = self.wo(mixed.transpose(1, 2).contiguous().view(batch, length, -1))
-        return found
-
-    def _turned(self, states: Tensor, turns: Tensor) -> Tensor:
-        pairs = torch.view_as_complex(states.float().reshape(*states.shape[:-1], -1, 2))
-        return torch.view_as_real(pairs * turns[None, :, None, :]).flatten(3).type_as(states)
-
-    def _repeated(self, states: Tensor) -> Tensor:
-        batch, length, heads, depth = states.shape
-        spread = states.unsqueeze(3).expand(batch, length, heads, self.repeats, depth)
-        return spread.reshape(batch, length, heads * self.repeats, depth)
-
-
-class _LlamaBlock(nn.Module):
-    def __init__(self, width: int, heads: int, key_heads: int, inner: int) -> None:
-        super().__init__()
-        self.attention = _LlamaAttention(width, heads, key_heads)
-        self.w1, self.w3 = (nn.Linear(width, inner, bias=False) for _ in range(2))
-        self.w2 = nn.Linear(inner, width, bias=False)
-        self.attention_norm, self.ffn_norm = (nn.RMSNorm(width, eps=1e-5) for _ in range(2))
-
-    def forward(self, hidden: Tensor, turns: Tensor) -> Tensor:
-        hidden = hidden + self.attention(self.attention_norm(hidden), turns)
-        normed = self.ffn_norm(hidden)
-        found: Tensor = hidden + self.w2(F.silu(self.w1(normed)) * self.w3(normed))
-        return found
-
-
-class _Llama(nn.Module):
-    def __init__(self, length: int) -> None:
-        super().__init__()
-        width, vocabulary = 4096, 128256
-        self.tok_embeddings = nn.Embedding(vocabulary, width)
-        self.layers = nn.ModuleList(_LlamaBlock(width, 32, 8, 14336) for _ in range(32))
-        self.norm, self.output = (
-            nn.RMSNorm(width, eps=1e-5), nn.Linear(width, vocabulary, bias=False)
-        )  # fmt: skip
-        self.register_buffer("turns", torch.zeros(length, width // 32 // 2, dtype=torch.complex64))
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        hidden = self.tok_embeddings(tokens)
-        for block in self.layers:
-            hidden = block(hidden, self.turns)
-        found: Tensor = self.output(self.norm(hidden))
-        return found
-
-
 def titan_llama(settings: dict[str, Any]) -> Callable[[], object]:
     """Llama 3.1 8B as TorchTitan trained it in December 2024: FSDP2 in bf16 with FP32 reductions,
     every second product and attention saved for the backward pass, fused AdamW."""
+    from recipes import llama
     from torch import distributed
-    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -276,52 +207,29 @@ def titan_llama(settings: dict[str, Any]) -> Callable[[], object]:
         distributed.init_process_group(
             "fake", rank=0, world_size=settings["ranks"], store=FakeStore()
         )
-    batch, length = settings["batch"], settings["length"]
+    shape = (settings["batch"], settings["length"])
     with torch.device("meta"):
-        model = _Llama(length)
-    for index, block in enumerate(model.layers):
-        wrapped = checkpoint_wrapper(block, context_fn=_selected, preserve_rng_state=False)
-        model.layers[index] = wrapped
+        model = llama.Llama("llama3-8b", settings["length"])
+    llama.recompute(model, "op")
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    for index, block in enumerate(model.layers):
-        is_last = index == len(model.layers) - 1
+    for block in model.layers:
+        is_last = block is model.layers[-1]
         fully_shard(block, mp_policy=policy, reshard_after_forward=not is_last)
     fully_shard(model, mp_policy=policy)
     model.to_empty(device="cuda")
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1, fused=True)
 
     def step() -> None:
-        tokens, labels = (torch.randint(128256, (batch, length)) for _ in range(2))
+        tokens, labels = (torch.randint(128256, shape) for _ in range(2))
         optimizer.zero_grad()
         found = model(tokens)
-        loss = F.cross_entropy(found.flatten(0, 1).float(), labels.flatten(0, 1))
+        loss = llama.loss_of(found, labels)
         del found
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
         optimizer.step()
 
     return step
-
-
-def _selected() -> Any:
-    from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
-
-    saved = {
-        aten.mm.default,
-        aten._scaled_dot_product_efficient_attention.default,
-        aten._scaled_dot_product_flash_attention.default,
-        aten._scaled_dot_product_cudnn_attention.default,
-    }
-    counts = {True: 0, False: 0}
-
-    def policy(context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-        if op is aten.mm.default:
-            counts[context.is_recompute] += 1
-        skipped = op is aten.mm.default and counts[context.is_recompute] % 2 == 0
-        is_saved = op in saved and not skipped
-        return CheckpointPolicy.MUST_SAVE if is_saved else CheckpointPolicy.PREFER_RECOMPUTE
-
-    return create_selective_checkpoint_contexts(policy)
 
 
 class _SamAttention(nn.Module):

@@ -18,21 +18,18 @@ these figures. Needs the extra `[test]`.
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from recordings import kept_recording
 from tables import read_table, table_text, write_table
 
 from neusight.forecast import Forecast
@@ -73,7 +70,7 @@ class Run:
         version = ["--torch", self.torch] if self.torch else []
         tokens = ["--tokens", str(self.tokens)] if self.tokens else []
         return [
-            "run", "--quiet", "--steps", "1", "--gpu", self.gpu, "--world-size",
+            "--steps", "1", "--gpu", self.gpu, "--world-size",
             str(self.world_size), *network, *version, *tokens, str(RECIPES / self.script),
             *self.arguments,
         ]  # fmt: skip
@@ -236,20 +233,10 @@ def forecast(folder: Path, run: Run, *, by_mechanism: bool = False) -> dict[str,
     """What `neusight run --json` says of it; the recording is kept in the folder. `by_mechanism`:
     under "without" the step without each of `_REPLACED` that acts on it, us."""
     texts = [repr(run), *(p.read_text() for p in (RECIPES / run.script, RECIPES / _SHARED))]
-    path = folder / f"{sha256(''.join(texts).encode()).hexdigest()[:16]}.rec"
-    if not path.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        [command, *words] = run.words
-        environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
-        done = subprocess.run(
-            [sys.executable, "-m", "neusight", command, "--save", str(path), *words],
-            capture_output=True, text=True, env=environment, check=False,
-        )  # fmt: skip
-        if done.returncode:
-            path.unlink(missing_ok=True)
-            lines = done.stderr.strip().splitlines()
-            return {"failure": lines[-1] if lines else f"status {done.returncode}"}
-    saved = Forecast.load(path)
+    try:
+        saved = Forecast.load(kept_recording(folder, ".rec", texts, run.words))
+    except RuntimeError as failure:
+        return {"failure": str(failure)}
     document = _priced(saved, run, "").to_json()
     found = [mechanism for mechanism in _REPLACED if by_mechanism and _matters(run, mechanism)]
     return document | {"without": {name: _step_us(saved, run, name) for name in found}}

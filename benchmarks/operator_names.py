@@ -6,8 +6,7 @@ DIR of --measured has workloads that `benchmarks/measure.py` profiled on a GPU (
 small_programs where there are such profiles; that of --traces public profiles of older releases.
 Each is forecast by its own script and paired with its profile; what a data loader calls is left
 out on both sides, as the public profile of ResNet-50 reads files that are not there. Results:
-results/operator_names.csv, a row a profile, and results/operator_differences.csv, what has no
-partner in place, with the reason where it is known.
+results/operator_names.csv, a row a profile.
 Models of torchvision or transformers are left out where these are not installed.
 The profiles of an H200 are of transformers 5.17: other versions call other operators.
 """
@@ -17,11 +16,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import astuple, fields, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from runpy import run_path
-from typing import Any
 
 import torch
 from tables import read_table, write_table
@@ -30,7 +28,6 @@ from torch import nn
 import neusight
 from neusight.forecast import Forecast
 from neusight.integrations.profiles.comparison.operator_pairs import (
-    OperatorDifference,
     OperatorPairs,
     paired_operators,
 )
@@ -40,11 +37,9 @@ from neusight.integrations.profiles.workloads import loaded
 from neusight.output.trace.file import trace_events
 
 HERE = Path(__file__).resolve().parent
-RESULTS = HERE / "results"
+RESULTS = HERE / "results" / "operator_names.csv"
 STEPS = 4
 PROFILE = ".pt.trace.json.gz"
-#: Differences of a profile that are listed, the largest first.
-MOST_DIFFERENCES = 25
 
 
 def forecast_of_workload(figures: Path) -> Forecast:
@@ -144,7 +139,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--measured", type=Path, nargs="*", default=[])
     parser.add_argument("--traces", type=Path)
-    parser.add_argument("--update", action="store_true", help="write the tables of results")
+    parser.add_argument("--update", action="store_true", help="write the table of results")
     parser.add_argument("names", nargs="*")
     arguments = parser.parse_args()
     found: dict[str, OperatorPairs] = {}
@@ -175,27 +170,15 @@ def main() -> None:
 
 
 def update(found: dict[str, OperatorPairs]) -> None:
-    """Writes both tables; profiles that were left out keep their rows."""
-    names = [
+    """Writes the table; profiles that were left out keep their rows."""
+    rows = [
         [name, pairs.num_measured, pairs.num_forecast, pairs.num_by_name, pairs.num_in_place,
          pairs.explained(), pairs.num_excused]
         for name, pairs in found.items()
     ]  # fmt: skip
-    differences = [
-        [name, *astuple(row)]
-        for name, pairs in found.items()
-        for row in pairs.differences[:MOST_DIFFERENCES]
-    ]
-    counts = ["profile", "measured", "forecast", "by_name", "in_place", "explained", "excused"]
-    of_difference = ["profile", *(field.name for field in fields(OperatorDifference))]
-    _write("operator_names.csv", counts, names, found)
-    _write("operator_differences.csv", of_difference, differences, found)
-
-
-def _write(table: str, header: list[str], rows: list[list[Any]], found: Collection[str]) -> None:
-    path = RESULTS / table
-    kept = [list(row.values()) for row in read_table(path) if row["profile"] not in found]
-    write_table(path, header, sorted([*kept, *rows], key=lambda row: str(row[0])))
+    kept = [list(row.values()) for row in read_table(RESULTS) if row["profile"] not in found]
+    columns = ("profile", "measured", "forecast", "by_name", "in_place", "explained", "excused")
+    write_table(RESULTS, columns, sorted([*kept, *rows], key=lambda row: str(row[0])))
 
 
 if __name__ == "__main__":

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import ratchet
 
 from neusight.integrations.profiles.profiled_kernels import ProfiledCall, read_profiled
+from neusight.predictors.kernel import Kernel
 from neusight.predictors.tiled import Tiled
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "profiled_kernels"
@@ -36,18 +38,31 @@ def rows() -> Iterator[ratchet.Row]:
         yield from _rows_of(call, chosen)
 
 
-def _rows_of(call: ProfiledCall, chosen: Tiled) -> Iterator[ratchet.Row]:
+class Priced(NamedTuple):
+    """A call's longest kernel, its forecast, µs, and whether what was measured is in the range."""
+
+    longest: Kernel
+    forecast_us: float
+    is_inside: bool
+
+
+def priced(call: ProfiledCall, chosen: Tiled) -> Priced:
+    """The price of a call on its own GPU."""
     estimates = chosen.predict(call.kernels, call.gpu)
     longest = max(range(len(estimates)), key=lambda index: estimates[index].latency_us)
     time_us, low_us, high_us = (
         sum(getattr(item, name) for item in estimates)
         for name in ("latency_us", "low_us", "high_us")
     )
-    kernel = call.kernels[longest]
+    return Priced(call.kernels[longest], time_us, low_us <= call.measured_us <= high_us)
+
+
+def _rows_of(call: ProfiledCall, chosen: Tiled) -> Iterator[ratchet.Row]:
+    kernel, forecast_us, is_inside = priced(call, chosen)
     for what in (kernel.kernel_class.value, f"program {call.program}"):
         yield ratchet.Row(
-            what, call.gpu_label, kernel.dtype, error=time_us / call.measured_us - 1.0,
-            is_inside=low_us <= call.measured_us <= high_us,
+            what, call.gpu_label, kernel.dtype, error=forecast_us / call.measured_us - 1.0,
+            is_inside=is_inside,
         )  # fmt: skip
 
 

@@ -275,7 +275,7 @@ def _what(result: Result) -> str:
 
 def _line(name: str, group: list[Result]) -> str:
     errors = [abs(result.error) for result in group]
-    halves = [_median(abs(r.error) for r in group if r.half == half) for half in ("even", "odd")]
+    halves = [median_of(abs(r.error) for r in group if r.half == half) for half in ("even", "odd")]
     within = sum(error < 0.2 for error in errors) / len(errors)
     inside = sum(result.is_inside for result in group) / len(errors)
     bias = median(result.error for result in group)
@@ -285,7 +285,8 @@ def _line(name: str, group: list[Result]) -> str:
     )
 
 
-def _median(values: Iterable[float]) -> float:
+def median_of(values: Iterable[float]) -> float:
+    """The median; NaN where there is no value."""
     found = list(values)
     return median(found) if found else float("nan")
 
@@ -322,26 +323,43 @@ def show_case(result: Result, case: Case, options: argparse.Namespace) -> None:
         print(f"    {estimate.latency_us:>11.1f} {estimate.origin:<8} {kernel.kernel.key}")
 
 
-def main() -> int:
-    """The command."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def parser_of(description: str | None) -> argparse.ArgumentParser:
+    """A parser of the options by which programs are chosen, listed and kept."""
+    parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
     parser.add_argument("--gpu", default="", help="only GPUs with this in their name")
     parser.add_argument("--only", default="", help="only programs with this in their name")
     parser.add_argument("--level", default="", help="only groups that start with this")
     parser.add_argument("--half", default="", help="only this half: even or odd")
-    parser.add_argument("--every", type=int, default=1, help="only one program in so many")
+    parser.add_argument("--list", action="store_true", help="a line for each program")
+    parser.add_argument("--recordings", type=Path, default=RECORDINGS)
+    parser.add_argument("--csv", type=Path, help="write a row for each program")
+    return parser
+
+
+def is_chosen(case: Case, options: argparse.Namespace) -> bool:
+    """Whether the options choose a case; its half is that of its result."""
+    return (
+        options.gpu.lower() in case.gpu.lower()
+        and options.only in name_of(case)
+        and level_of(case).startswith(options.level)
+    )
+
+
+def is_part(options: argparse.Namespace) -> bool:
+    """Whether the options leave programs out."""
+    return any((options.gpu, options.only, options.level, options.half))
+
+
+def main() -> int:
+    """The command."""
+    parser = parser_of(__doc__)
     parser.add_argument("--graphs", choices=GRAPHS, help="short programs run with CUDA graphs")
     parser.add_argument("--unmeasured", action="store_true", help="as if no GPU had been measured")
-    parser.add_argument("--list", action="store_true", help="a line for each case")
     parser.add_argument("--kernels", action="store_true", help="the kernels of each case too")
-    parser.add_argument("--recordings", type=Path, default=RECORDINGS)
-    parser.add_argument("--csv", type=Path, help="write a row for each case")
     options = ratchet.parsed(parser, kernelbench.DATA, "measured programs")
     results = []
     for case in graphed_cases(options.graphs) if options.graphs else cases():
-        if options.gpu.lower() not in case.gpu.lower() or options.only not in name_of(case):
-            continue
-        if not level_of(case).startswith(options.level) or _rank(case) % options.every:
+        if not is_chosen(case, options):
             continue
         result = result_of(case, options.recordings, is_unmeasured=options.unmeasured)
         if options.half not in ("", result.half):
@@ -362,16 +380,9 @@ def report(results: list[Result], options: argparse.Namespace) -> int:
         print(f"not forecast: {name}: {reason}")
     if options.csv:
         write_csv(results, options.csv)
-    chosen = (options.gpu, options.only, options.level, options.half, options.graphs)
-    chosen = (*chosen, options.unmeasured)
-    if any(chosen) or options.every > 1:
+    if is_part(options) or options.graphs or options.unmeasured:
         return 0
     return ratchet.judged("programs", rows_of(results), options)
-
-
-def _rank(case: Case) -> int:
-    """A number of the program that spreads evenly."""
-    return int(sha256(name_of(case).encode()).hexdigest()[:8], 16)
 
 
 def write_csv(results: list[Result], path: Path) -> None:

@@ -296,6 +296,18 @@ def is_number(value: object) -> bool:
     return -_LARGEST <= value <= _LARGEST
 
 
+def number_of(text: str) -> float | None:
+    """The number that a text is, also inf or nan; None where it is none.
+
+    >>> number_of("1.5"), number_of("many")
+    (1.5, None)
+    """
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
 #: Beyond that a whole number is no float.
 _LARGEST = sys.float_info.max
 

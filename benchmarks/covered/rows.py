@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
+
+from tables import read_table, write_table
 
 from covered.cases import Outcome, Status
 
@@ -33,32 +35,23 @@ def row_of(name: str, outcome: Outcome) -> Row:
 
 def read(path: Path) -> dict[str, Row]:
     """The rows of a table by name; none where there is no table."""
-    if not path.exists():
-        return {}
-    with path.open(newline="", encoding="utf-8") as file:
-        return {fields["name"]: Row(**fields) for fields in csv.DictReader(file)}  # type: ignore[arg-type]
+    return {fields["name"]: Row(**fields) for fields in read_table(path)}  # type: ignore[arg-type]
 
 
 def write(path: Path, rows: Iterable[Row]) -> None:
     """Writes a table, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(".draft")
-    with draft.open("w", newline="", encoding="utf-8") as file:
-        table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        table.writeheader()
-        table.writerows(asdict(row) for row in sorted(rows))
+    write_table(draft, COLUMNS, map(astuple, sorted(rows)))
     draft.replace(path)
 
 
 def append(path: Path, row: Row) -> None:
     """Adds a row at once, so that an interrupted run can go on."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    is_new = not path.exists()
+    if not path.exists():
+        write(path, [])
     with path.open("a", newline="", encoding="utf-8") as file:
-        table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        if is_new:
-            table.writeheader()
-        table.writerow(asdict(row))
+        csv.writer(file, lineterminator="\n").writerow(astuple(row))
 
 
 def merged(

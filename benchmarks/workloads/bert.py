@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 
 import torch
-import torch.nn.functional as F
-from loop import Step, options, run, step_of
+from loop import Step, loss_of_tokens, options, run, step_of
 from torch import Tensor, nn
 from transformer import Block, layers
 
@@ -45,10 +44,6 @@ class BERT(nn.Module):
         return self.output(self.head(x))
 
 
-def loss(logits: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(logits.view(-1, VOCABULARY), targets.view(-1), ignore_index=-100)
-
-
 def parser() -> argparse.ArgumentParser:
     made = options(__doc__, batch=16)
     made.add_argument("--size", choices=sorted(SIZES), default="base")
@@ -61,7 +56,7 @@ def build(settings: argparse.Namespace) -> Step:
     targets = tokens.masked_fill(torch.rand(tokens.shape) > 0.15, -100)
     with torch.device("cuda"):
         model = BERT(settings)
-    return step_of(settings, model, (tokens, targets), loss)
+    return step_of(settings, model, (tokens, targets), loss_of_tokens)
 
 
 if __name__ == "__main__":

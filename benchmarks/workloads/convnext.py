@@ -6,10 +6,9 @@ import argparse
 
 import torch
 import torch.nn.functional as F
-from loop import Step, options, run, step_of
+from loop import NUM_CLASSES, Step, classifying_step, options, run
 from torch import Tensor, nn
 
-NUM_CLASSES, IMAGE = 1000, 224
 #: Blocks and widths of the stages.
 SIZES = {
     "tiny": ((3, 3, 9, 3), (96, 192, 384, 768)),
@@ -64,11 +63,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def build(settings: argparse.Namespace) -> Step:
-    images = torch.randn(settings.batch, 3, IMAGE, IMAGE)
-    labels = torch.randint(NUM_CLASSES, (settings.batch,))
-    with torch.device("cuda"):
-        model = convnext(settings.size)
-    return step_of(settings, model, (images, labels), F.cross_entropy)
+    return classifying_step(settings, lambda: convnext(settings.size))
 
 
 if __name__ == "__main__":

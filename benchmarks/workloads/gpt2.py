@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 
 import torch
-import torch.nn.functional as F
-from loop import Step, options, run, step_of
+from loop import Step, loss_of_tokens, options, run, step_of
 from torch import Tensor, nn
 from transformer import Block, layers
 
@@ -42,10 +41,6 @@ class GPT2(nn.Module):
         return self.output(self.norm(self.blocks.through(x)))
 
 
-def loss(logits: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(logits.view(-1, VOCABULARY), targets.view(-1))
-
-
 def parser() -> argparse.ArgumentParser:
     made = options(__doc__, batch=8)
     made.add_argument("--size", choices=sorted(SIZES), default="small")
@@ -57,7 +52,7 @@ def build(settings: argparse.Namespace) -> Step:
     tokens = torch.randint(VOCABULARY, (settings.batch, settings.seq))
     with torch.device("cuda"):
         model = GPT2(settings)
-    return step_of(settings, model, (tokens, tokens.roll(-1, 1)), loss)
+    return step_of(settings, model, (tokens, tokens.roll(-1, 1)), loss_of_tokens)
 
 
 if __name__ == "__main__":

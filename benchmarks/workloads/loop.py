@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 Step = Callable[[], None]
@@ -16,6 +17,9 @@ Batch = tuple[Tensor, ...]
 #: What computes in half precision: autocast over fp32 weights, or weights of that type.
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 WEIGHTS = {"bf16-weights": torch.bfloat16, "fp16-weights": torch.float16}
+
+#: Images of ImageNet: their classes, and pixels of a side.
+NUM_CLASSES, IMAGE = 1000, 224
 
 
 def options(description: str | None, *, batch: int) -> argparse.ArgumentParser:
@@ -118,6 +122,20 @@ def _inference_step(settings: argparse.Namespace, model: nn.Module, batch: Batch
             model(*inputs)
 
     return step
+
+
+def loss_of_tokens(logits: Tensor, targets: Tensor) -> Tensor:
+    """The loss of a model that gives each token's logits."""
+    return F.cross_entropy(logits.view(-1, logits.shape[-1]), targets.view(-1))
+
+
+def classifying_step(settings: argparse.Namespace, build: Callable[[], nn.Module]) -> Step:
+    """One step of a model of random images, built on the GPU."""
+    images = torch.randn(settings.batch, 3, IMAGE, IMAGE)
+    labels = torch.randint(NUM_CLASSES, (settings.batch,))
+    with torch.device("cuda"):
+        model = build()
+    return step_of(settings, model, (images, labels), F.cross_entropy)
 
 
 def run(build: Callable[[argparse.Namespace], Step], parser: argparse.ArgumentParser) -> None:

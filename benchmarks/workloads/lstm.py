@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 
 import torch
-import torch.nn.functional as F
-from loop import Step, options, run, step_of
+from loop import Step, loss_of_tokens, options, run, step_of
 from torch import Tensor, nn
 
 VOCABULARY = 33278
@@ -26,10 +25,6 @@ class LanguageModel(nn.Module):
         return self.output(hidden)
 
 
-def loss(logits: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(logits.view(-1, VOCABULARY), targets.view(-1))
-
-
 def parser() -> argparse.ArgumentParser:
     made = options(__doc__, batch=64)
     made.add_argument("--seq", type=int, default=128)
@@ -42,7 +37,7 @@ def build(settings: argparse.Namespace) -> Step:
     tokens = torch.randint(VOCABULARY, (settings.batch, settings.seq))
     with torch.device("cuda"):
         model = LanguageModel(settings.width, settings.layers)
-    return step_of(settings, model, (tokens, tokens.roll(-1, 1)), loss)
+    return step_of(settings, model, (tokens, tokens.roll(-1, 1)), loss_of_tokens)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import argparse
 
 import torch
 import torch.nn.functional as F
-from loop import Step, options, run, step_of
+from loop import Step, loss_of_tokens, options, run, step_of
 from torch import Tensor, nn
 from transformer import Attention, layers
 
@@ -70,10 +70,6 @@ class MixtureOfExperts(nn.Module):
         return self.output(self.norm(self.blocks.through(self.tokens(tokens))))
 
 
-def loss(logits: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(logits.view(-1, VOCABULARY), targets.view(-1))
-
-
 def parser() -> argparse.ArgumentParser:
     made = options(__doc__, batch=4)
     made.add_argument("--seq", type=int, default=1024)
@@ -86,7 +82,7 @@ def build(settings: argparse.Namespace) -> Step:
     tokens = torch.randint(VOCABULARY, (settings.batch, settings.seq))
     with torch.device("cuda"):
         model = MixtureOfExperts(settings)
-    return step_of(settings, model, (tokens, tokens.roll(-1, 1)), loss)
+    return step_of(settings, model, (tokens, tokens.roll(-1, 1)), loss_of_tokens)
 
 
 if __name__ == "__main__":

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-import torch
 import torch.nn.functional as F
-from loop import Step, options, run, step_of
+from loop import NUM_CLASSES, Step, classifying_step, options, run
 from torch import Tensor, nn
 
-NUM_CLASSES, IMAGE = 1000, 224
 #: Width and number of blocks of each stage.
 STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))
 EXPANSION = 4
@@ -66,11 +64,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def build(settings: argparse.Namespace) -> Step:
-    images = torch.randn(settings.batch, 3, IMAGE, IMAGE)
-    labels = torch.randint(NUM_CLASSES, (settings.batch,))
-    with torch.device("cuda"):
-        model = resnet50()
-    return step_of(settings, model, (images, labels), F.cross_entropy)
+    return classifying_step(settings, resnet50)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import argparse
 
 import torch
 import torch.nn.functional as F
-from loop import Step, options, run, step_of
+from loop import Step, loss_of_tokens, options, run, step_of
 from torch import Tensor, nn
 from transformer import attend
 
@@ -132,10 +132,6 @@ class T5(nn.Module):
         return F.linear(decoded * scale, self.tokens.weight)
 
 
-def loss(logits: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(logits.view(-1, VOCABULARY), targets.view(-1))
-
-
 def parser() -> argparse.ArgumentParser:
     made = options(__doc__, batch=16)
     made.add_argument("--size", choices=sorted(SIZES), default="base")
@@ -148,7 +144,7 @@ def build(settings: argparse.Namespace) -> Step:
     target = torch.randint(VOCABULARY, (settings.batch, settings.seq // 4))
     with torch.device("cuda"):
         model = T5(settings)
-    return step_of(settings, model, (source, target, target.roll(-1, 1)), loss)
+    return step_of(settings, model, (source, target, target.roll(-1, 1)), loss_of_tokens)
 
 
 if __name__ == "__main__":

@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 
 import torch
-import torch.nn.functional as F
-from loop import Step, options, run, step_of
+from loop import IMAGE, NUM_CLASSES, Step, classifying_step, options, run
 from torch import Tensor, nn
 from transformer import Block, layers
 
-NUM_CLASSES, IMAGE, PATCH = 1000, 224, 16
+PATCH = 16
 #: Layers, heads, width.
 SIZES = {"small": (12, 6, 384), "base": (12, 12, 768), "large": (24, 16, 1024)}
 
@@ -46,11 +45,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def build(settings: argparse.Namespace) -> Step:
-    images = torch.randn(settings.batch, 3, IMAGE, IMAGE)
-    labels = torch.randint(NUM_CLASSES, (settings.batch,))
-    with torch.device("cuda"):
-        model = ViT(settings)
-    return step_of(settings, model, (images, labels), F.cross_entropy)
+    return classifying_step(settings, lambda: ViT(settings))
 
 
 if __name__ == "__main__":

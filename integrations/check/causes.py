@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping
+from os.path import commonprefix
 from typing import Any, NamedTuple
 
 from neusight.integrations.check.baseline import Case, MemoryRow, folded, unfolded
 from neusight.integrations.check.difference import Cost, Difference, PricedWork, WorkKey
-from neusight.integrations.check.observation import Observation
-
-CallStack = tuple[str, ...]
+from neusight.integrations.check.observation import CallStack, Observation
 
 #: Share of an increase that its named causes make up.
 _MOST = 0.9
@@ -149,22 +148,13 @@ def common_stack(causes: Iterable[Cause]) -> CallStack:
     share = _MOST
     if sum(cause.amount for cause in new) >= _MOST * total:
         growing, total, share = new, sum(cause.amount for cause in new), 1.0
-    common: CallStack | None = None
+    outermost_first: list[CallStack] = []
     reached = 0.0
     for cause in sorted(growing, key=lambda cause: -cause.amount):
-        common = cause.stack if common is None else _common_end(common, cause.stack)
+        outermost_first.append(cause.stack[::-1])
         reached += cause.amount
         if reached >= share * total:
             break
-    if common is None or (len(common) == 1 and any(len(cause.stack) > 1 for cause in growing)):
-        return ()
-    return common
-
-
-def _common_end(first: CallStack, second: CallStack) -> CallStack:
-    count = 0
-    for one, other in zip(reversed(first), reversed(second), strict=False):
-        if one != other:
-            break
-        count += 1
-    return first[len(first) - count :]
+    common = tuple(reversed(commonprefix(outermost_first)))  # noqa: RUF071 (tuples)
+    is_outermost_alone = len(common) == 1 and any(len(cause.stack) > 1 for cause in growing)
+    return () if is_outermost_alone else common

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from neusight.integrations.check.baseline import Case, CompileRow, WaitRow
 from neusight.integrations.check.causes import (
-    CallStack,
     Cause,
     common_stack,
     memory_causes_of,
@@ -30,7 +29,7 @@ from neusight.integrations.check.figures.batch_change import (
 from neusight.integrations.check.figures.change import MetricChange, metric_changes
 from neusight.integrations.check.figures.metrics import COMPILED_METRICS
 from neusight.integrations.check.figures.tolerance import DEFAULT_TOLERANCES, Tolerance
-from neusight.integrations.check.observation import Observation, priced_again
+from neusight.integrations.check.observation import CallStack, Observation, Wait, priced_again
 from neusight.integrations.check.optimizer import optimizer_change
 from neusight.predictors.errors import NeusightError
 from neusight.predictors.formatting import milliseconds_text
@@ -158,30 +157,33 @@ def judge(
     before, num_moved = with_todays_names(before, now)
     ops = Difference(before.ops, now.ops)
     by_tool = changes_by_tool(before, now, ops, is_same_program=is_same_program)
+    changes = metric_changes(
+        before.metrics, now.metrics, by_tool, tolerances, batch, compares_rates=is_comparable
+    )
+    if is_estimated:
+        changes = (
+            change._replace(status="within") if change.status == "better" else change
+            for change in changes
+        )
     time_causes = () if is_estimated else time_causes_of(ops, after)
     memory_causes = () if is_estimated else memory_causes_of(before, after)
     if before.bound == "host" or now.bound == "host":
         time_causes = tuple(sorted(time_causes, key=lambda cause: -abs(cause.host_us)))
+    waits_now = {row[:2]: row.num_waits for row in now.waits}
     return Judgement(
         name=name,
         case=now,
-        metrics=tuple(
-            metric_changes(
-                before.metrics,
-                now.metrics,
-                by_tool,
-                tolerances,
-                batch,
-                compares_rates=is_comparable,
-                may_improve=not is_estimated,
-            )
-        ),
+        metrics=tuple(changes),
         time_causes=time_causes,
         memory_causes=memory_causes,
         time_stack=common_stack(time_causes),
         memory_stack=common_stack(memory_causes),
         new_waits=_new_waits(before, after),
-        gone_waits=_gone_waits(before, now),
+        gone_waits=tuple(
+            f"{row.reason}: {row.code}"
+            for row in before.waits
+            if waits_now.get(row[:2], 0) < row.num_waits
+        ),
         new_stops=_new_stops(before, after),
         new_kernels=_more_of(_kernels_in(now), _kernels_in(before)),
         gone_kernels=_more_of(_kernels_in(before), _kernels_in(now)),
@@ -192,10 +194,7 @@ def judge(
         tool_changes=tool_changes,
         price_changes=price_changes_of(ops),
         tool_effect=tool_effect,
-        notes=(
-            *tool_notes,
-            *_notes(before, after, num_moved),
-        ),
+        notes=(*tool_notes, *_notes(before, after, num_moved)),
     )
 
 
@@ -282,11 +281,9 @@ def _new_waits(before: Case, after: Observation) -> tuple[NewWait, ...]:
         if row.num_waits > was.get(row[:2], 0)
     }
     grown = _totals(after.case.waits) - _totals(before.waits)
-    found = [
-        NewWait(reason, code, count, *_cost_and_stack(after, (reason, code)))
-        for (reason, code), count in more.items()
-        if reason in grown
-    ]
+    nothing = Wait((), 0.0)
+    waits = {key: after.waits.get(key, nothing) for key in more if key[0] in grown}
+    found = [NewWait(*key, more[key], wait.cost_us, wait.stack) for key, wait in waits.items()]
     return tuple(sorted(found, key=lambda wait: (-wait.cost_us, wait.reason, wait.code)))
 
 
@@ -296,11 +293,6 @@ def _totals(rows: Iterable[WaitRow | CompileRow]) -> Counter[str]:
     for reason, *_, count in rows:
         found[str(reason)] += int(count)
     return found
-
-
-def _cost_and_stack(after: Observation, key: tuple[str, str]) -> tuple[float, CallStack]:
-    wait = after.waits.get(key)
-    return (0.0, ()) if wait is None else (wait.cost_us, wait.stack)
 
 
 def _new_stops(before: Case, after: Observation) -> tuple[NewStop, ...]:
@@ -316,13 +308,6 @@ def _new_stops(before: Case, after: Observation) -> tuple[NewStop, ...]:
         if row.what in grown and row.num_times > was.get(row[:3], 0)
     ]
     return tuple(NewStop(*row, after.stops.get(row[:3], "")) for row in more)
-
-
-def _gone_waits(before: Case, now: Case) -> tuple[str, ...]:
-    has = {row[:2]: row.num_waits for row in now.waits}
-    return tuple(
-        f"{row.reason}: {row.code}" for row in before.waits if has.get(row[:2], 0) < row.num_waits
-    )
 
 
 def _kernels_in(case: Case) -> Counter[str]:
@@ -367,11 +352,6 @@ def _intake_notes(before: Case, now: Case) -> list[str]:
         return [
             f"the batch is known by other means ({before.batch_source or 'not said'}, now "
             f"{now.batch_source or 'not said'}), so whole steps are compared, not samples"
-        ]
-    if rate_of(before.metrics) is None:
-        return [
-            "the baseline does not state the batch of a step, so another batch is judged as other "
-            "work; --update writes it down"
         ]
     return []
 

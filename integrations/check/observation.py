@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import linecache
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -41,11 +41,10 @@ from neusight.recording.recording import (
 )
 from neusight.timeline.host import dispatch_us
 from neusight.timeline.spans import KernelSpan, StepSpan
-from neusight.timeline.steady import steady_step_of
+from neusight.timeline.steady import kernels_of, steady_step_of
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
-    from neusight.inference.phases import Phases
     from neusight.output.compiled import Compilation
     from neusight.predictors.measuring.calibration import Calibration
 
@@ -165,7 +164,10 @@ def observe(
 
 def _metrics_of(forecast: Forecast, step: StepSpan) -> dict[str, float]:
     """The figures that are kept of a forecast, by name, in the order of the file."""
-    verdict = forecast.verdict
+    verdict, phases = forecast.verdict, {}
+    if forecast.phases is not None:
+        ttft, (_, tpot) = forecast.phases.ttft_us, forecast.phases.tpot_us
+        phases = {"ttft_us": round(ttft, 3), "tpot_us": round(tpot, 3)}
     figures = {
         "step_latency_us": verdict.step_latency.median,
         "gpu_busy_us": round(verdict.gpu_busy_us, 3),
@@ -174,9 +176,9 @@ def _metrics_of(forecast: Forecast, step: StepSpan) -> dict[str, float]:
         "num_kernels": verdict.num_kernels,
         "num_synchronizations": verdict.num_synchronizations,
         "flops": verdict.flops,
-        "communication_bytes": _communication_bytes(_kernels_of(forecast, step)),
+        "communication_bytes": _communication_bytes(kernels_of(step, forecast.timeline)),
         **intake_figures(verdict.whole_batch, verdict.step_latency.median),
-        **_phase_figures(forecast.phases),
+        **phases,
         **_compiled_figures(forecast.compiled),
     }
     return {metric.name: figures[metric.name] for metric in KEPT_METRICS if metric.name in figures}
@@ -215,21 +217,18 @@ def tool(torch_version: str, gpu: GPU, calibration: Calibration | None = None) -
     import neusight
     from neusight import predictors
 
-    folders = [Path(str(package.__file__)).parent for package in (neusight, predictors)]
+    folders = tuple(Path(str(package.__file__)).parent for package in (neusight, predictors))
+    fitted = None
+    if calibration is not None:  # from which measurements it was fitted does not matter
+        fitted = json.dumps({**calibration.to_json(), "source": None}, sort_keys=True)
     return {
         "neusight": __version__,
         "torch": torch_version.partition("+")[0],  # the same ops in a build for CPU or CUDA
-        "code": _folder_digest(tuple(folders), (".py",)),
-        "weights": _folder_digest(tuple(folders), (".npz",)),
+        "code": _folder_digest(folders, ".py"),
+        "weights": _folder_digest(folders, ".npz"),
         "gpu": _text_digest(repr(gpu)),
-        **({} if calibration is None else {"calibration": _calibration_digest(calibration)}),
+        **({} if fitted is None else {"calibration": _text_digest(fitted)}),
     }
-
-
-def _calibration_digest(calibration: Calibration) -> str:
-    """Of what was fitted; from which measurements it was does not matter."""
-    fitted = {**calibration.to_json(), "source": None}
-    return _text_digest(json.dumps(fitted, sort_keys=True))
 
 
 def _text_digest(text: str) -> str:
@@ -237,7 +236,7 @@ def _text_digest(text: str) -> str:
 
 
 @cache
-def _folder_digest(folders: tuple[Path, ...], endings: tuple[str, ...]) -> str:
+def _folder_digest(folders: tuple[Path, ...], ending: str) -> str:
     digest = hashlib.sha256()
     for folder in folders:
         # One folder may lie within another, as the sub-packages of an installed package do.
@@ -245,8 +244,8 @@ def _folder_digest(folders: tuple[Path, ...], endings: tuple[str, ...]) -> str:
         inner.append(folder / "integrations")  # shows forecasts, changes none
         found = {
             path.relative_to(folder).as_posix(): path
-            for path in folder.rglob("*")
-            if path.suffix in endings and not any(place in path.parents for place in inner)
+            for path in folder.rglob(f"*{ending}")
+            if not any(place in path.parents for place in inner)
         }
         for name in sorted(found):
             digest.update(f"{name}\0".encode() + found[name].read_bytes())
@@ -313,28 +312,20 @@ def _plain(value: object) -> object:
 # -- rows ----------------------------------------------------------------------------------------
 
 
-def _kernels_of(forecast: Forecast, step: StepSpan) -> tuple[KernelSpan, ...]:
-    return forecast.timeline.kernels[step.first_kernel : step.last_kernel]
-
-
 def _ops_of(
     forecast: Forecast, step: StepSpan, digests: _Digests
 ) -> tuple[tuple[OpRow, ...], dict[tuple[str, ...], tuple[CallStack, ...]]]:
     launched: dict[int, list[KernelSpan]] = defaultdict(list)
-    for span in _kernels_of(forecast, step):
+    for span in kernels_of(step, forecast.timeline):
         launched[id(span.call)].append(span)
     sums: dict[tuple[str, str, str, str, str], tuple[int, int, int, int]] = {}
     stacks: dict[tuple[str, ...], tuple[CallStack, ...]] = {}
     costs: dict[tuple[int, int, str], tuple[str, str, int]] = {}
-    counts: dict[int, int] = defaultdict(int)
-    calls: dict[int, OpCall] = {}
-    for entry in step.replay.step.entries:
-        if isinstance(entry, OpCall):
-            counts[id(entry)] += 1
-            calls[id(entry)] = entry
+    called = [entry for entry in step.replay.step.entries if isinstance(entry, OpCall)]
+    counts = Counter(map(id, called))
+    calls = {id(call): call for call in called}
     for number, call in calls.items():
-        spans = launched.get(number, [])
-        count = counts[number]
+        spans, count = launched[number], counts[number]
         each = spans[: len(spans) // count]
         cost_key = (id(call.signature), id(call.math), call.phase)
         if cost_key not in costs:
@@ -362,9 +353,7 @@ def _ops_of(
 def _work_text(kernels: list[Kernel]) -> str:
     if not kernels:
         return "no kernel"
-    texts: dict[str, int] = defaultdict(int)
-    for kernel in kernels:
-        texts[_kernel_text(kernel)] += 1
+    texts = Counter(map(_kernel_text, kernels))
     named = [text if count == 1 else f"{count} {text}" for text, count in texts.items()]
     more = len(named) - _KERNELS_NAMED
     return " + ".join(named[:_KERNELS_NAMED]) + (f" + {more} more" if more > 0 else "")
@@ -375,13 +364,12 @@ def _kernel_text(kernel: Kernel) -> str:
     size = kernel.size
     if isinstance(size, CollectiveSize):
         return f"{kernel.name} {size.num_bytes} bytes on {size.world_size} GPUs"
-    parts = [part for name, part in size._asdict().items() if (name, part) not in _ONE]
-    numbers = "x".join(_size_text(part) for part in parts if not isinstance(part, (bool, str)))
+    numbers = "x".join(
+        ",".join(map(str, part)) if isinstance(part, tuple) else str(part)
+        for name, part in size._asdict().items()
+        if (name, part) not in _ONE and not isinstance(part, (bool, str))
+    )
     return f"{kernel.name} {numbers} {_SHORT_TYPES.get(kernel.dtype, kernel.dtype)}"
-
-
-def _size_text(part: object) -> str:
-    return ",".join(map(str, part)) if isinstance(part, tuple) else str(part)
 
 
 def _communication_bytes(kernels: Iterable[KernelSpan]) -> int:
@@ -424,13 +412,6 @@ def _memory_of(
 
 
 # -- what torch.compile made of it ---------------------------------------------------------------
-
-
-def _phase_figures(phases: Phases | None) -> dict[str, float]:
-    if phases is None:
-        return {}
-    ttft, (_, tpot) = phases.generation.ttft_us, phases.tpot_us
-    return {"ttft_us": round(ttft, 3), "tpot_us": round(tpot, 3)}
 
 
 def _compiled_figures(found: Compilation | None) -> dict[str, int]:
@@ -480,7 +461,7 @@ def _wait_key(entry: Synchronize, folder: Path) -> tuple[str, str]:
 def _waits_of(
     entries: Iterable[Entry], folder: Path
 ) -> tuple[tuple[WaitRow, ...], dict[tuple[str, str], CallStack]]:
-    counts: dict[tuple[str, str], int] = defaultdict(int)
+    counts: Counter[tuple[str, str]] = Counter()
     stacks: dict[tuple[str, str], CallStack] = {}
     for entry in entries:
         if isinstance(entry, Synchronize):
@@ -505,6 +486,5 @@ def _cost_of_wait(forecast: Forecast, step: StepSpan, key: tuple[str, str], fold
         for item in recording.steps
     )
     without = steady_step_of(forecast.of(replace(recording, steps=steps)).timeline)
-    if without is None:
-        return 0.0
+    assert without is not None  # as many steps as before
     return (step.latency_ns - without.latency_ns) / 1000

@@ -369,7 +369,6 @@ class ForecastRegression:
 
         config = self._item.config
         case_name = f"{name} on {found.gpu.name}" if name else found.gpu.name
-        is_update = bool(config.getoption("neusight_update"))
         known = read_baseline(self.baseline) if self.baseline.exists() else {}
         before = known.get(case_name)
         seen = observe(
@@ -378,10 +377,10 @@ class ForecastRegression:
             folder=config.invocation_params.dir,
             known_waits=frozenset(row[:2] for row in before.waits) if before else (),
         )
-        if is_update:
+        if config.getoption("neusight_update"):
             update_baseline(self.baseline, lambda cases: {**cases, case_name: seen.case})
             return
-        where = _shown(self.baseline, config)
+        where = os.path.relpath(self.baseline, config.rootpath)
         if before is None:
             there = f"has no case {case_name!r}" if known else "is not there"
             raise BaselineError(f"The baseline {where} {there}. Write it: pytest --neusight-update")
@@ -511,20 +510,15 @@ class _Budget:
 
 def _places_by_module(found: Forecast) -> dict[str, str]:
     """The line on which each module spends most of the steady step, as words to append."""
-    from neusight.timeline.steady import steady_step_of
+    from neusight.timeline.steady import kernels_of, steady_step_of
 
     step = steady_step_of(found.timeline)
     times: dict[str, Counter[str]] = defaultdict(Counter)
-    for span in (
-        () if step is None else found.timeline.kernels[step.first_kernel : step.last_kernel]
-    ):
+    for span in () if step is None else kernels_of(step, found.timeline):
         if span.call.stack:
             module = span.call.module or f"({span.call.phase})"
             times[module][span.call.stack[0]] += span.duration_ns
-    return {
-        name: f", {max(by_line, key=lambda place: by_line[place])}"
-        for name, by_line in times.items()
-    }
+    return {name: f", {by_line.most_common(1)[0][0]}" for name, by_line in times.items()}
 
 
 def _budgets_of(item: pytest.Item) -> list[_Budget]:
@@ -565,7 +559,3 @@ def _report(item: pytest.Item, found: Forecast) -> None:
     throughput = "" if rate is None else f" {amount_text(rate[0], f'{rate[1]}/s')},"
     text = f"{found.gpu.name}, {latency} a step,{throughput} {memory} at the peak"
     item.user_properties.append((_PROPERTY, printable(text)))
-
-
-def _shown(path: Path, config: pytest.Config) -> str:
-    return os.path.relpath(path, config.rootpath)

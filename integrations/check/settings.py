@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -66,12 +66,7 @@ def read_settings(folder: Path) -> Settings:
     """The settings of the pyproject.toml in `folder`; OptionError names an invalid setting."""
     path = folder / "pyproject.toml"
     table = _table(path)
-    unknown = sorted(set(table) - set(_NAMES))
-    if unknown:
-        raise OptionError(
-            f"{path} has an unknown setting {shown(unknown[0])} in [tool.neusight]; known: "
-            f"{', '.join(_NAMES)}."
-        )
+    _require_known(table, _NAMES, "", path)
     gpu = table.get("gpu", [])
     return Settings(
         gpus=tuple(_texts([gpu] if isinstance(gpu, str) else gpu, "gpu", path)),
@@ -90,10 +85,9 @@ def _table(path: Path) -> dict[str, Any]:
         text = read_bytes(path, most=_MOST_BYTES).decode("utf-8")
     except FileNotFoundError:
         return {}
-    except OSError as error:
-        raise OptionError(f"{path} cannot be read: {error.strerror or error}.") from error
-    except ValueError as error:
-        raise OptionError(f"{path} cannot be read: {error}.") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise OptionError(f"{path} cannot be read: {reason}.") from error
     if "neusight" not in text:
         return {}
     try:
@@ -126,27 +120,29 @@ def _case(value: Any, name: str, path: Path) -> CaseSettings:
     """A command line, or a table with one and with options."""
     if not isinstance(value, dict):
         return CaseSettings(_command(value, name, path))
-    unknown = sorted(set(value) - {"command", *_STATED})
-    if unknown:
-        raise OptionError(
-            f"{path} has an unknown setting {shown(unknown[0])} in [{_full(name)}]; known: "
-            f"command, {', '.join(_STATED)}."
-        )
+    _require_known(value, ("command", *_STATED), name, path)
     command = _command(value.get("command"), f"{name}.command", path)
     return CaseSettings(command, _stated(value, f"{name}.", path))
 
 
+def _require_known(table: Mapping[str, Any], known: Sequence[str], name: str, path: Path) -> None:
+    unknown = sorted(set(table) - set(known))
+    if unknown:
+        raise OptionError(
+            f"{path} has an unknown setting {shown(unknown[0])} in [{_full(name)}]; known: "
+            f"{', '.join(known)}."
+        )
+
+
 def _stated(table: Mapping[str, Any], inside: str, path: Path) -> dict[str, str]:
     """The options of programs that are stated, as text by name."""
+    stated = {name: table[name] for name in _STATED if name in table}
     return {
-        name: _text(_as_text(name, table[name]), f"{inside}{name}", path)
-        for name in _STATED
-        if name in table
+        name: str(value)
+        if name in _COUNTS and is_count(value)
+        else _text(value, f"{inside}{name}", path)
+        for name, value in stated.items()
     }
-
-
-def _as_text(name: str, value: Any) -> Any:
-    return str(value) if name in _COUNTS and is_count(value) else value
 
 
 def _mapping(value: Any, name: str, path: Path) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from neusight.exit_codes import ExitCode
+
 if TYPE_CHECKING:
     from neusight.advice.advice import Advice
     from neusight.forecast import Forecast
@@ -35,6 +37,14 @@ def write_files(
             problems += found
             written += [] if found else [path]
     return written, problems
+
+
+def write_and_name(files: Iterable[tuple[str | None, Callable[[str], object]]]) -> list[str]:
+    """As `write_files`, and prints the paths; the problems."""
+    written, problems = write_files(files)
+    for path in written:
+        print(f"written to {path}")
+    return problems
 
 
 def write_json(path: str, document: Any) -> None:
@@ -96,7 +106,8 @@ def print_progress(text: str) -> None:
         print(f"neusight: {text}", file=sys.stderr, flush=True)
 
 
-def report_problems(problems: Iterable[str]) -> None:
-    """Prints the problems to standard error."""
+def report_problems(problems: Sequence[str]) -> ExitCode:
+    """Prints the problems to standard error; the exit code of a command that ends with them."""
     for problem in problems:
         print(f"neusight: {problem}", file=sys.stderr)
+    return ExitCode.WRONG_USE if problems else ExitCode.OK

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from neusight.integrations.cli.launchers import is_launcher
 from neusight.integrations.program.program import Program
+from neusight.predictors.files import number_of
 
 #: The GPU of an example.
 _EXAMPLE_GPU = "H100"
@@ -57,14 +58,11 @@ def command_hint(
     if near and not first.startswith("-"):
         return f"there is no command {first!r}. Did you mean: {_typed([near[0], *words[1:]])}"
     if first == "-m" or any(_is_script(word) for word in words):
-        return f"say what to do with it: {_typed(_as_run(words))}"
+        has_gpu = any(word.partition("=")[0] == "--gpu" for word in words)
+        gpu = [] if has_gpu else ["--gpu", _EXAMPLE_GPU]
+        return f"say what to do with it: {_typed(['run', *gpu, *words])}"
     what = "option" if first.startswith("-") else "command"
     return f"there is no {what} {first!r}. `neusight --help` lists the commands."
-
-
-def _as_run(words: Sequence[str]) -> list[str]:
-    has_gpu = any(word.partition("=")[0] == "--gpu" for word in words)
-    return ["run", *([] if has_gpu else ["--gpu", _EXAMPLE_GPU]), *words]
 
 
 # -- options -------------------------------------------------------------------------------------
@@ -84,7 +82,7 @@ def option_hint(
         if action is not None:
             position += 1 if equals or not _takes_value(action) else 2
             continue
-        if word.startswith("-") and len(word) > 1 and not _is_number(word):
+        if word.startswith("-") and len(word) > 1 and number_of(word) is None:
             taken = _without_its_option(words, position, parser, program)
             return taken or _unknown_option(words, position, options, program)
         position += 1
@@ -128,7 +126,7 @@ def missing_gpu_hint(command: str, own: Sequence[str], program: Program | None) 
     """What to type where --gpu is not there, or stands after the script."""
     if program is None:
         return f"say which GPU and which script: neusight {command} --gpu {_EXAMPLE_GPU} train.py"
-    before, after = _own_among(program.arguments)
+    before, after = _split_off(program.arguments, {"--gpu": True})
     if before:
         typed = _typed([*own, *before, *_command_of(program, after)])
         return (
@@ -148,15 +146,8 @@ def misplaced_option_hint(
 ) -> str | None:
     """What to type where an option of `check` stands after the script."""
     options = _options_of(parser)
-    moved: list[str] = []
-    rest: list[str] = []
-    words = list(program.arguments)
-    while words:
-        word, equals, _ = words[0].partition("=")
-        is_ours = word in _OF_CHECK
-        taken = 2 if is_ours and not equals and _takes_value(options[word]) else 1
-        (moved if is_ours else rest).extend(words[:taken])
-        words = words[taken:]
+    own_options = {name: _takes_value(options[name]) for name in _OF_CHECK}
+    moved, rest = _split_off(program.arguments, own_options)
     if not moved:
         return None
     typed = _typed([*own, *moved, *_command_of(program, rest)])
@@ -166,17 +157,18 @@ def misplaced_option_hint(
     )
 
 
-def _own_among(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """--gpu and its value, and the rest."""
-    own: list[str] = []
-    rest = list(arguments)
-    while True:
-        found = next((i for i, word in enumerate(rest) if word.partition("=")[0] == "--gpu"), None)
-        if found is None:
-            return own, rest
-        taken = 1 if "=" in rest[found] else 2
-        own += rest[found : found + taken]
-        del rest[found : found + taken]
+def _split_off(
+    words: Sequence[str], takes_value: Mapping[str, bool]
+) -> tuple[list[str], list[str]]:
+    """Those options with their values, and the rest."""
+    found: list[str] = []
+    rest: list[str] = []
+    while words:
+        word, equals, _ = words[0].partition("=")
+        taken = 2 if takes_value.get(word) and not equals else 1
+        (found if word in takes_value else rest).extend(words[:taken])
+        words = words[taken:]
+    return found, rest
 
 
 def missing_program_hint(own: Sequence[str], parser: argparse.ArgumentParser) -> str:
@@ -319,13 +311,6 @@ def _command_of(program: Program, arguments: Sequence[str] | None = None) -> lis
 
 def _is_script(word: str) -> bool:
     return word.endswith((".py", ".ipynb")) and not word.startswith("-")
-
-
-def _is_number(word: str) -> bool:
-    try:
-        return float(word) is not None
-    except ValueError:
-        return False
 
 
 def _options_of(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:

@@ -6,7 +6,7 @@ import argparse
 import errno
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -49,6 +49,7 @@ from neusight.predictors.errors import (
     SlowMachineError,
     UnsupportedTorchError,
 )
+from neusight.predictors.files import number_of
 from neusight.predictors.terminal_text import printable_text
 
 
@@ -62,26 +63,14 @@ class Command(Protocol):
         """Its options."""
         ...
 
-
-class CommandWithProgram(Command, Protocol):
-    """One that runs a program: all after the program is the program's."""
-
-    USAGE: str
-
-    def run(self, options: argparse.Namespace, program: Program | None, /) -> int:
-        """Does it; the exit code."""
+    @property
+    def run(self) -> Callable[..., int]:
+        """Does what the options say, with the program of those that run one; the exit code."""
         ...
 
 
-class CommandWithoutProgram(Command, Protocol):
-    """Any other."""
-
-    def run(self, options: argparse.Namespace, /) -> int:
-        """Does it; the exit code."""
-        ...
-
-
-_WITH_PROGRAM: Mapping[str, CommandWithProgram] = {
+#: Those that run a program: all after the program is the program's.
+_WITH_PROGRAM: Mapping[str, Command] = {
     "run": run,
     "plan": plan,
     "check": check,
@@ -89,7 +78,7 @@ _WITH_PROGRAM: Mapping[str, CommandWithProgram] = {
 }
 #: Commands that run a program only where that option asks for it.
 _ONLY_WITH = {"compare": "--git"}
-_WITHOUT_PROGRAM: Mapping[str, CommandWithoutProgram] = {
+_WITHOUT_PROGRAM: Mapping[str, Command] = {
     "gpus": gpus,
     "serve": serve,
     "evaluate": evaluate,
@@ -233,7 +222,11 @@ def _parser() -> argparse.ArgumentParser:
             name, help=command.HELP, description=command.DESCRIPTION or None, usage=usage
         )
         command.add_arguments(own)
-        _add_debug(own)
+        own.add_argument(
+            DEBUG_OPTION,
+            action="store_true",
+            help="show every frame of an error (NEUSIGHT_DEBUG=1)",
+        )
     return parser
 
 
@@ -242,12 +235,6 @@ def _parsers_of(parser: argparse.ArgumentParser) -> Mapping[str, argparse.Argume
     [commands] = [action for action in parser._actions if action.dest == "command"]
     assert isinstance(commands.choices, Mapping)
     return commands.choices
-
-
-def _add_debug(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        DEBUG_OPTION, action="store_true", help="show every frame of an error (NEUSIGHT_DEBUG=1)"
-    )
 
 
 def _understood(words: list[str]) -> tuple[list[str], Program | None]:
@@ -276,7 +263,9 @@ def _split(arguments: list[str]) -> tuple[list[str], Program | None]:
             rest = arguments[position + (word == "--") :]
             return arguments[:position], Program(rest[0], tuple(rest[1:])) if rest else None
         position += 1 if word in without_value or "=" in word else 2
-        if word in _WITH_OPTIONAL_NUMBER and not _is_number(arguments[position - 1 : position]):
+        if word in _WITH_OPTIONAL_NUMBER and (
+            position > len(arguments) or number_of(arguments[position - 1]) is None
+        ):
             position -= 1
     return arguments, None
 
@@ -293,18 +282,10 @@ def _runs_programs(words: Sequence[str]) -> bool:
 _WITH_OPTIONAL_NUMBER = {"--max-memory"}
 
 
-def _is_number(words: Sequence[str]) -> bool:
-    try:
-        return bool([float(word) for word in words])
-    except ValueError:
-        return False
-
-
 def _options_without_value(command: str) -> set[str]:
     probe = argparse.ArgumentParser()
     _WITH_PROGRAM[command].add_arguments(probe)
-    _add_debug(probe)
-    return {
+    return {DEBUG_OPTION} | {
         option
         for action in probe._actions  # no public name lists them; argparse has had it since 2.7
         if action.nargs == 0

@@ -48,7 +48,12 @@ def print_screen(screen: Screen, forecasts: list[Forecast], advice: list[list[Ad
         print(coloured("\n".join(lines), sys.stdout))
         return
     notes = _notes(screen, forecasts[0])
-    lines = ["", *(_of_one(screen, forecasts[0], advice[0], notes) if len(forecasts) == 1 else [])]
+    lines = [""]
+    if len(forecasts) == 1:
+        [forecast], [changes] = forecasts, map(advice_lines, advice)
+        if not forecast.fits and not screen.judges_memory:
+            changes = fitting_lines(MemoryReport(forecast.needs_most).advice)
+        lines.append(forecast.summary(changes=[*notes, *changes]))
     if len(forecasts) > 1 or screen.prices:
         compared = lay_side_by_side(forecasts, screen.prices)
         lines += ["", compared.table(), *([compared.words()] if compared.words() else [])]
@@ -71,16 +76,6 @@ def _notes(screen: Screen, first: Forecast) -> list[str]:
     if mode is not None:
         notes.append(f"  files     {files_text(str(mode), is_guarded=options.is_guarded)}")
     return notes
-
-
-def _of_one(
-    screen: Screen, forecast: Forecast, advice: list[Advice], notes: list[str]
-) -> list[str]:
-    if forecast.fits or screen.judges_memory:
-        changes = advice_lines(advice)
-    else:
-        changes = fitting_lines(MemoryReport(forecast.needs_most).advice)
-    return [forecast.summary(changes=[*notes, *changes])]
 
 
 def _places(screen: Screen, first: Forecast) -> list[str]:

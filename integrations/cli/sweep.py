@@ -9,6 +9,7 @@ from typing import Any
 from neusight.integrations.report.side_by_side import SideBySideRow, fits_cell, text_table
 from neusight.memory.spread import MemoryVerdict
 from neusight.predictors.errors import OptionError
+from neusight.predictors.files import number_of
 from neusight.predictors.formatting import milliseconds_text
 from neusight.predictors.terminal_text import printable
 
@@ -195,16 +196,12 @@ def _curve(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
         ]
         for point, rate in zip(points, rates, strict=True)
     ]
-    lines = text_table(header, rows).splitlines()
-    bars = [_bar(rate / top if top else 0.0) for rate in rates]
-    return "\n".join(
-        [lines[0], *(f"{line}  {bar}" for line, bar in zip(lines[1:], bars, strict=True))]
-    )
-
-
-def _bar(share: float) -> str:
-    filled = round(share * _BAR_WIDTH)
-    return _FULL * filled + _EMPTY * (_BAR_WIDTH - filled)
+    first, *lines = text_table(header, rows).splitlines()
+    bars = [
+        (_FULL * round(rate / (top or 1.0) * _BAR_WIDTH)).ljust(_BAR_WIDTH, _EMPTY)
+        for rate in rates
+    ]
+    return "\n".join([first, *(f"{line}  {bar}" for line, bar in zip(lines, bars, strict=True))])
 
 
 def _words(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
@@ -223,28 +220,18 @@ def _fitting_text(sweep: Sweep, points: Sequence[SweepPoint]) -> str:
     stated = [f"most {unit} that fit: {sweep.argument} {best.value}"]
     if unit == _STEPS:
         stated = ["the batch of a step is not known, so no value is called the best"]
-    numbers = [number for point in points if (number := _number(point.value)) is not None]
+    numbers = [number for point in points if (number := number_of(point.value)) is not None]
     if len(numbers) == len(points):
         used = (point.used_bytes for point in points)
         known = sorted(zip(numbers, used, points, strict=True), key=lambda each: each[:2])
         if unit != _STEPS and len(fitting) >= _LEAST_FOR_KNEE:
-            stated.append(f"knee: {sweep.argument} {_knee(fitting, unit).value}")
+            # Beyond it more of one costs more of the other: the largest throughput over latency
+            # ("power": Kleinrock, ICC 1979, "Power and deterministic rules of thumb").
+            knee = max(fitting, key=lambda p: (p.rate(unit) or 0.0) / (p.latency_us or 1.0))
+            stated.append(f"knee: {sweep.argument} {knee.value}")
         largest = max(number for number, _, point in known if point in fitting)
         stated.append(f"largest that fits: {largest:g}{_beyond(known, points[0].capacity_bytes)}")
     return "; ".join(stated)
-
-
-def _knee(points: Sequence[SweepPoint], unit: str) -> SweepPoint:
-    """Where throughput over latency is largest: beyond it more of one costs more of the other
-    ("power": Kleinrock, ICC 1979, "Power and deterministic rules of thumb")."""
-    return max(points, key=lambda point: (point.rate(unit) or 0.0) / (point.latency_us or 1.0))
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 def _beyond(known: Sequence[tuple[float, int, SweepPoint]], capacity_bytes: int) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 
 from neusight.integrations.cli.sweep import Sweep, SweepPoint, sweep_table, unit_of
 from neusight.integrations.report.curves import ChartCurve, chart
 from neusight.integrations.report.static_page import page_html
+from neusight.predictors.files import number_of
 
 _GIB = 2**30
 
@@ -33,25 +34,22 @@ _STYLE = "pre { overflow-x: auto; font-size: 12.5px; }"
 
 
 def _charts(sweep: Sweep, groups: dict[str, list[SweepPoint]]) -> list[str]:
-    unit = unit_of([point for group in groups.values() for point in group])
-    times = ("ttft_us", "ms to the first token"), ("tpot_us", "ms a token")
+    points = [point for group in groups.values() for point in group]
+    unit = unit_of(points)
+    limit = max(point.capacity_bytes for point in points) / _GIB
     charts = [
-        _chart(sweep, groups, "Throughput", unit, [point.rate(unit) for point in _all(groups)]),
-        _chart(
-            sweep, groups, "Latency of a step", "ms", [p.latency_us / 1e3 for p in _all(groups)]
-        ),
-        _chart(sweep, groups, "Memory", "GiB", [p.used_bytes / _GIB for p in _all(groups)],
-               limit=max(point.capacity_bytes for point in _all(groups)) / _GIB),
-    ]  # fmt: skip
-    for name, words in times:
-        values = [getattr(point, name) for point in _all(groups)]
-        if all(value is not None for value in values):
-            charts.append(_chart(sweep, groups, words, "ms", [value / 1e3 for value in values]))
+        _chart(sweep, groups, "Throughput", unit, lambda point: point.rate(unit) or 0.0),
+        _chart(sweep, groups, "Latency of a step", "ms", _milliseconds("latency_us")),
+        _chart(sweep, groups, "Memory", "GiB", lambda point: point.used_bytes / _GIB, limit=limit),
+    ]
+    for name, words in ("ttft_us", "ms to the first token"), ("tpot_us", "ms a token"):
+        if all(getattr(point, name) is not None for point in points):
+            charts.append(_chart(sweep, groups, words, "ms", _milliseconds(name)))
     return charts
 
 
-def _all(groups: dict[str, list[SweepPoint]]) -> list[SweepPoint]:
-    return [point for group in groups.values() for point in group]
+def _milliseconds(name: str) -> Callable[[SweepPoint], float]:
+    return lambda point: float(getattr(point, name)) / 1e3
 
 
 def _chart(
@@ -59,25 +57,21 @@ def _chart(
     groups: dict[str, list[SweepPoint]],
     title: str,
     unit: str,
-    values: Sequence[float | None],
+    figure: Callable[[SweepPoint], float],
     *,
     limit: float | None = None,
 ) -> str:
-    found = iter(values)
+    def place(point: SweepPoint) -> float:
+        number = number_of(point.value)
+        return sweep.values.index(point.value) if number is None else number
+
     curves = [
         ChartCurve(
             gpu,
-            tuple(sorted((_place(sweep, point), next(found) or 0.0) for point in group)),
+            tuple(sorted((place(point), figure(point)) for point in group)),
             is_marked=True,
         )
         for gpu, group in groups.items()
     ]
     line = None if limit is None else (limit, f"{limit:.1f} GiB of the GPU")
     return chart(title, curves, x=sweep.argument, y=unit, limit=line)
-
-
-def _place(sweep: Sweep, point: SweepPoint) -> float:
-    try:
-        return float(point.value)
-    except ValueError:
-        return float(sweep.values.index(point.value))

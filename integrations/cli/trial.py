@@ -83,7 +83,11 @@ def trial_lines(trial: Trial) -> list[str]:
         f"torch.compile(model): {trial.models}; all else, the optimizer too, ran as it is",
         *table,
         *reported,
-        *(f"  note      compiled: {text}" for text in _new_warnings(trial.eager, there)),
+        *(
+            f"  note      compiled: {text}"
+            for text in there.warnings
+            if text not in trial.eager.warnings
+        ),
     ]
 
 
@@ -97,10 +101,6 @@ def _cells(name: str, forecast: Forecast) -> list[str]:
         bytes_text(forecast.peak_memory_bytes),
         f"{forecast.verdict.num_kernels:,}",
     ]
-
-
-def _new_warnings(eager: Forecast, compiled: Forecast) -> list[str]:
-    return [text for text in compiled.warnings if text not in eager.warnings]
 
 
 def with_trial(advice: list[Advice], trial: Trial, *, smallest_gain: float) -> list[Advice]:

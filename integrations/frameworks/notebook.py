@@ -131,7 +131,9 @@ class NotebookCell:
         forecast = session.forecast
         if self._options.name:
             self._shell.push({self._options.name: forecast})
-        is_ended = _is_early_end(error)
+        from neusight.recording.tape import EnoughSteps
+
+        is_ended = isinstance(error, EnoughSteps)  # as its steps were steady (--steps)
         if error is None or is_ended:
             self._show(forecast)
         else:
@@ -243,15 +245,6 @@ def _number_of_cell(shell: Any) -> int:
     moment in each version."""
     history = shell.history_manager
     return shell.execution_count if history is None else len(history.input_hist_parsed) - 1
-
-
-def _is_early_end(error: BaseException | None) -> bool:
-    """Whether the cell was ended because its steps were steady (--steps)."""
-    if error is None:
-        return False
-    from neusight.recording.tape import EnoughSteps
-
-    return isinstance(error, EnoughSteps)
 
 
 def _leave_out_own_lines(error: BaseException) -> None:
@@ -374,13 +367,13 @@ def load_ipython_extension(shell: Any) -> None:
 def unload_ipython_extension(shell: Any) -> None:
     """What `%unload_ext neusight` does."""
     for hooks in (shell.input_transformers_cleanup, shell.ast_transformers):
-        hooks[:] = [hook for hook in hooks if not _is_ours(hook)]
+        hooks[:] = [
+            hook
+            for hook in hooks
+            if __name__ not in (getattr(hook, "__module__", ""), type(hook).__module__)
+        ]
     for kind in ("line", "cell"):
         shell.magics_manager.magics[kind].pop(MAGIC, None)
-
-
-def _is_ours(hook: object) -> bool:
-    return __name__ in (getattr(hook, "__module__", ""), type(hook).__module__)
 
 
 def register_where_it_runs() -> None:

@@ -61,11 +61,12 @@ def _write_traces(
 ) -> Path:
     """A trace of each rank that was run; the path of the first."""
     ranks = forecast.ranks or (forecast,)
+    host = "".join(c if c.isalnum() or c == "-" else "-" for c in socket.gethostname())
     paths = write_rank_traces(
         folder,
         [RankForecast(rank.recording, rank.timeline, rank.memory) for rank in ranks],
         forecast.gpu,
-        worker=worker_name or worker_of(forecast.recording, _host_name()),
+        worker=worker_name or worker_of(forecast.recording, host or "host"),
         use_gzip=use_gzip,
         record_shapes=forecast.options.record_shapes,
         profile_memory=forecast.options.profile_memory,
@@ -124,7 +125,3 @@ def _memory_by_step(forecast: Forecast) -> dict[int, tuple[int, int]]:
         allocated, reserved = peaks.get(event.step, (0, 0))
         peaks[event.step] = (max(allocated, event.allocated), max(reserved, event.reserved))
     return peaks
-
-
-def _host_name() -> str:
-    return "".join(c if c.isalnum() or c == "-" else "-" for c in socket.gethostname()) or "host"

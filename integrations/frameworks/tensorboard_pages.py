@@ -9,7 +9,6 @@ Charts that cannot be had are drawn by a small script of our own; Google's may n
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +36,10 @@ def fix_pages(plugin: Any) -> None:
         pages = Path(inspect.getfile(plugin)).parent / "static"
         trace, index = pages / "trace_embedding.html", pages / "index.html"
         found |= {
-            f"/{trace.name}": _serving(self, trace, _with_own_polyfill),
-            f"/{index.name}": _serving(self, index, _with_charts),
+            f"/{trace.name}": _serving(self, trace, _POLYFILL_ELSEWHERE, _POLYFILL.encode()),
+            f"/{index.name}": _serving(
+                self, index, _CHARTS_ELSEWHERE, _CHARTS_ELSEWHERE + _CHARTS_IF_NONE_CAME
+            ),
             f"/{_POLYFILL}": _serving(self, _HERE / _POLYFILL),
             f"/{_CHARTS}": _serving(self, _HERE / _CHARTS),
         }
@@ -47,18 +48,9 @@ def fix_pages(plugin: Any) -> None:
     plugin.get_plugin_apps = fixed_routes
 
 
-def _with_own_polyfill(page: bytes) -> bytes:
-    return page.replace(_POLYFILL_ELSEWHERE, _POLYFILL.encode())
-
-
-def _with_charts(page: bytes) -> bytes:
-    return page.replace(_CHARTS_ELSEWHERE, _CHARTS_ELSEWHERE + _CHARTS_IF_NONE_CAME)
-
-
-def _serving(
-    plugin: Any, path: Path, fixed: Callable[[bytes], bytes] = lambda content: content
-) -> Any:
-    """A WSGI application that answers with a file, as the plugin does with its own."""
+def _serving(plugin: Any, path: Path, old: bytes = b"", new: bytes = b"") -> Any:
+    """A WSGI application that answers with a file, as the plugin does with its own; in it what is
+    old is replaced."""
     import werkzeug
 
     kind = "text/html" if path.suffix == ".html" else "application/javascript"
@@ -66,7 +58,7 @@ def _serving(
     @werkzeug.Request.application
     def answer(request: Any) -> Any:
         return werkzeug.Response(
-            fixed(path.read_bytes()), content_type=kind, headers=list(plugin.headers)
+            path.read_bytes().replace(old, new), content_type=kind, headers=list(plugin.headers)
         )
 
     return answer

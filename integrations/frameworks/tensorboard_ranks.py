@@ -29,7 +29,6 @@ _ANNOTATIONS = ("nccl:", "gloo:")
 _PARAMETERS = "record_param_comms"
 #: Of profiles that do not note groups: calls are paired off in their order.
 _UNKNOWN: Meeting = ("",)
-_FIXED = "_neusight_pairs"
 
 
 def calls_of(events: Iterable[Event]) -> Calls:
@@ -135,10 +134,8 @@ def _length(node: Any, from_end: int, otherwise: float) -> float:
 
 
 def fix_ranks(data: Any, loader: Any) -> None:
-    """Puts this in the place of the plugin's own pairing; once, however often it is called."""
+    """Puts this in the place of the plugin's own pairing."""
     runs = loader.RunLoader
-    if getattr(runs, _FIXED, False):
-        return
     parse = data.DistributedRunProfileData.__init__
     process = runs._process_distributed_profiles
 
@@ -159,4 +156,3 @@ def fix_ranks(data: Any, loader: Any) -> None:
 
     data.DistributedRunProfileData.__init__ = take_calls_over
     runs._process_distributed_profiles = pair_and_process
-    setattr(runs, _FIXED, True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from neusight.advice.advice import Advice, advice_for, fitting_lines
@@ -43,7 +43,10 @@ def _rows_of(forecast: Forecast) -> list[str]:
     ]
     if not rows or forecast.failure:
         return []
-    return ["#### Where the time goes", _table(("kernels", "a step", "share", "launches"), rows)]
+    lines = [["kernels", "a step", "share", "launches"], ["---"] * 4]
+    lines += [[_plain(cell) for cell in row] for row in rows]
+    table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    return ["#### Where the time goes", table]
 
 
 def _changes(forecast: Forecast, advice: Sequence[Advice]) -> list[str]:
@@ -58,12 +61,6 @@ def _changes(forecast: Forecast, advice: Sequence[Advice]) -> list[str]:
         for item in advice
     ]
     return ["#### What to change (each alone)", "\n".join(lines)]
-
-
-def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    lines = [[*head], *([_plain(cell) for cell in row] for row in rows)]
-    lines.insert(1, ["---"] * len(lines[0]))
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def _plain(text: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 from neusight.integrations.layouts.layout import ModelShape
 from neusight.predictors.errors import NeusightError, OptionError
 from neusight.predictors.kernel import Kernel
+from neusight.timeline.steady import kernels_of
 
 #: Where a kernel belongs: in a block, before the first, or after the last one; or in what is
 #: computed of a block again, where it is checkpointed.
@@ -244,7 +245,7 @@ def _read(
     kernels: list[tuple[Part, bool, Kernel]] = []
     came_to_block = False
     ops: dict[bool, set[int]] = {True: set(), False: set()}
-    for span in _spans(forecast, step):
+    for span in kernels_of(step, forecast.timeline):
         is_backward = span.call.phase == "backward"
         in_block = f"{span.call.module}.".find(f"{block}.") >= 0
         came_to_block = came_to_block or in_block
@@ -254,7 +255,7 @@ def _read(
             part = "first" if is_first else "last"
         kernels.append((part, is_backward, span.kernel))
         ops[in_block].add(span.op)
-    with_again = Counter(span.kernel for span in _spans(forecast, checkpointed))
+    with_again = Counter(span.kernel for span in kernels_of(checkpointed, forecast.timeline))
     again = with_again - Counter(kernel for _, _, kernel in kernels)
     kernels += [("again", True, kernel) for kernel in again.elements()]
     share = len(ops[True]) / max(1, len(ops[True]) + len(ops[False]))
@@ -267,10 +268,6 @@ def _read(
         edge_bytes=max(0, forecast.peak_memory_bytes - own_bytes - kept.num_bytes),
         host_us=(host_us * share, host_us * (1.0 - share)),
     )
-
-
-def _spans(forecast: Any, step: Any) -> Any:
-    return forecast.timeline.kernels[step.first_kernel : step.last_kernel]
 
 
 def _is_embedding(module: str) -> bool:

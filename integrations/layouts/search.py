@@ -96,10 +96,12 @@ def find_layouts(
         price = partial(_like, pricers, records)
         prices = with_runs(request, spread, run_whole, price, prices, problems, report)
     count = len(layouts) * len(request.gpus)
+    unknown = {(gpu.name, replace(one, offload=False)) for gpu, one in pairs
+               if (gpu.name, one) not in needed}  # fmt: skip
     return Found(
         tuple(prices),
         num_layouts=count,
-        num_too_large=count - len(fitting),
+        num_too_large=count - len(fitting) - len(unknown),
         least_needed_bytes=min(needed.values(), default=0.0),
         problems=tuple(problems),
     )

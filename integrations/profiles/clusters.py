@@ -39,15 +39,10 @@ class MeasuredCluster(NamedTuple):
             before, after = (level.gbps * level.share for level in (fit.before, fit.after))
             lines.append(
                 f"  {fit.after.kind:<10}  {after:.3g} GB/s reached ({before:.3g} taken before), "
-                f"{_latency_text(fit)} at least; alone {fit.error_before:.0%} off before, "
-                f"{fit.error_after:.0%} after"
+                f"{fit.after.base_us:.3g} µs ({fit.before.base_us:.3g}) at least; alone "
+                f"{fit.error_before:.0%} off before, {fit.error_after:.0%} after"
             )
         return printable_lines(lines)
-
-
-def _latency_text(fit: LevelFit) -> str:
-    """What a collective costs at least over the level."""
-    return f"{fit.after.base_us:.3g} µs ({fit.before.base_us:.3g})"
 
 
 def calibrate_cluster(

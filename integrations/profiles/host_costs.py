@@ -80,8 +80,8 @@ def costs_of(profile: Profile, gpu: GPU) -> dict[str, float] | None:
     if 1 / _SAME_HOST < speed < _SAME_HOST:
         speed = 1.0
     return {
-        name: _rounded(
-            read.get(name, getattr(shipped, name) * (1.0 if name in OF_THE_DEVICE else speed))
+        name: round(
+            read.get(name, getattr(shipped, name) * (1.0 if name in OF_THE_DEVICE else speed)), 3
         )
         for name in HOST_COSTS
     }
@@ -102,13 +102,13 @@ def merged_costs(found: Iterable[Mapping[str, float] | None]) -> dict[str, float
     known = [costs for costs in found if costs is not None]
     if not known:
         return None
-    return {name: _rounded(median(costs[name] for costs in known)) for name in known[0]}
+    return {name: round(median(costs[name] for costs in known), 3) for name in known[0]}
 
 
 def scaled_costs(costs: Mapping[str, float], factor: float) -> dict[str, float]:
     """The costs on a host that takes `factor` times as long."""
     return {
-        name: _rounded(value * (1.0 if name in OF_THE_DEVICE else factor))
+        name: round(value * (1.0 if name in OF_THE_DEVICE else factor), 3)
         for name, value in costs.items()
     }
 
@@ -224,7 +224,3 @@ def _observe_nodes(profile: Profile, found: dict[str, list[float]]) -> None:
             open_nodes[-1] = (end_ns, duration_ns, inside_ns + op.duration_ns)
             reached[op.thread] = op.end_ns
     close(float("inf"))
-
-
-def _rounded(value: float) -> float:
-    return round(value, 3)

@@ -398,21 +398,16 @@ def _known_gpu(name: str) -> GPU | None:
         return None
 
 
-class _disk:  # a context manager reads as a place
+@contextlib.contextmanager
+def _disk(folder: Path) -> Iterator[None]:
     """What cannot be written becomes an error that says what is kept."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, OSError):
-            raise DataError(
-                f"{error.filename or self._folder} cannot be written: {error.strerror or error}. "
-                "What was measured before is kept; free some space, and the same command continues."
-            ) from error
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"{error.filename or folder} cannot be written: {error.strerror or error}. "
+            "What was measured before is kept; free some space, and the same command continues."
+        ) from error
 
 
 # -- the measuring process ---------------------------------------------------------------------
@@ -421,7 +416,7 @@ class _disk:  # a context manager reads as a place
 class WorkerProcess:
     """A process that runs `command` and answers on its standard output."""
 
-    def __init__(self, command: Sequence[str], *, cwd: Path | None = None) -> None:
+    def __init__(self, command: Sequence[str]) -> None:
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  (closed by close)
         self._process = subprocess.Popen(
             list(command),
@@ -429,7 +424,6 @@ class WorkerProcess:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            cwd=cwd,
         )
         self._lines: queue.Queue[str] = queue.Queue()
         self._reader = threading.Thread(target=self._read, daemon=True)

@@ -105,7 +105,7 @@ def answers(
             for found in measured_probes(
                 [Probe.parse(text) for text in request["probes"]],
                 stopwatch,
-                bench.describe,
+                _described,
                 sustained=request["sustained"],
                 begin=lambda probe: say({"begin": probe.text}),
             ):
@@ -171,19 +171,14 @@ class RealBench:
     def environment(self) -> Environment:
         torch = self._torch
         device = torch.cuda.get_device_properties(0)
-        build = torch.version.cuda or f"ROCm {torch.version.hip}"
-        return Environment(
+        return _environment(
             gpu=device.name,
             compute_capability=f"{device.major}.{device.minor}",
             num_sms=device.multi_processor_count,
             memory_bytes=device.total_memory,
             driver=_smi("driver_version")[0] or "unknown",
             torch=torch.__version__,
-            cuda=build,
-            python=platform.python_version(),
-            date=date.today().isoformat(),
-            neusight_version=__version__,
-            host=_cpu_name(),
+            cuda=torch.version.cuda or f"ROCm {torch.version.hip}",
         )
 
     def num_gpus(self) -> int:
@@ -196,12 +191,6 @@ class RealBench:
         if self._stopwatch is None:
             self._stopwatch = CudaStopwatch(_conditions_reader())
         return nullcontext(self._stopwatch)
-
-    def describe(self, call: Call) -> tuple[Kernel, ...]:
-        from neusight.ops.launched import kernels_launched_by
-
-        kernels, _ = kernels_launched_by(call)
-        return kernels
 
     def workload(self, name: str, script: Path, arguments: list[str]) -> tuple[Workload, bytes]:
         from neusight.integrations.profiles.workloads import measured_workload
@@ -281,6 +270,25 @@ def _conditions_reader() -> Callable[[], Conditions]:
     return lambda: last[0]
 
 
+def _described(call: Call) -> tuple[Kernel, ...]:
+    """The kernels that a call launches."""
+    from neusight.ops.launched import kernels_launched_by
+
+    kernels, _ = kernels_launched_by(call)
+    return kernels
+
+
+def _environment(**measured: Any) -> Environment:
+    """The GPU and its software as stated, on this host today."""
+    return Environment(
+        **measured,
+        python=platform.python_version(),
+        date=date.today().isoformat(),
+        neusight_version=__version__,
+        host=_cpu_name(),
+    )
+
+
 def _cpu_name() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -305,7 +313,7 @@ class Rehearsal:
         import torch
 
         target = self._gpu
-        return Environment(
+        return _environment(
             gpu=f"{REHEARSAL_PREFIX}{target.name}",
             compute_capability=".".join(map(str, target.compute_capability)),
             num_sms=target.num_sms,
@@ -313,10 +321,6 @@ class Rehearsal:
             driver="none, a rehearsal",
             torch=torch.__version__,
             cuda="none",
-            python=platform.python_version(),
-            date=date.today().isoformat(),
-            neusight_version=__version__,
-            host=_cpu_name(),
         )
 
     def num_gpus(self) -> int:
@@ -332,15 +336,9 @@ class Rehearsal:
         with forecast_on(self._gpu, predictor="roofline", on_out_of_memory="raise"):
             yield _ForecastStopwatch(self)
 
-    def describe(self, call: Call) -> tuple[Kernel, ...]:
-        from neusight.ops.launched import kernels_launched_by
-
-        kernels, _ = kernels_launched_by(call)
-        return kernels
-
     def launches(self, call: Call) -> list[TimedLaunch]:
         """The kernels of a call with the times that are forecast for them."""
-        return self.launches_of(self.describe(call))
+        return self.launches_of(_described(call))
 
     def launches_of(self, kernels: Sequence[Kernel]) -> list[TimedLaunch]:
         """Kernels with the times that are forecast for them."""

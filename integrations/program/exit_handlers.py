@@ -29,7 +29,8 @@ class ExitHandlers:
     def register(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Instead of atexit.register. What Python's own modules register is about the process,
         which may go on: that stays theirs."""
-        if not callable(function) or _is_pythons(function):
+        module = getattr(function, "__module__", None) or ""
+        if not callable(function) or module.partition(".")[0] in sys.stdlib_module_names:
             return self._register(function, *args, **kwargs)
         self._handlers.append((function, args, kwargs))
         return function
@@ -84,8 +85,3 @@ def collecting_exit_handlers() -> Iterator[ExitHandlers]:
         yield handlers
     finally:
         atexit.register, atexit.unregister = register, unregister
-
-
-def _is_pythons(function: Any) -> bool:
-    module = getattr(function, "__module__", None) or ""
-    return module.partition(".")[0] in sys.stdlib_module_names

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from neusight.failure import failure_options, failure_text
 from neusight.integrations.program.fresh_process import recorded_apart
 from neusight.integrations.program.options import ProgramOptions
 from neusight.integrations.program.program import Program
+from neusight.integrations.program.ranks.joining import refused
 from neusight.integrations.program.recorded import Recorded
 from neusight.integrations.program.recording import recorded
 from neusight.integrations.program.runner import Outcome
@@ -42,7 +42,7 @@ class ProgramForecast:
         try:
             forecast.ranks  # noqa: B018  (placed in time together here, once)
         except (HangError, MismatchError) as error:
-            return cls.of(_failed(found, error), program, gpu, options)
+            return cls.of(refused(found, error), program, gpu, options)
         return cls(program, options, forecast, found.outcome, found.files, found.ops)
 
     def on(self, gpu: GPU) -> ProgramForecast:
@@ -83,15 +83,6 @@ def forecast_program(
         if not options.is_guarded:
             found = replace(found, ops=None)  # this process knows them
     return ProgramForecast.of(found, program, gpu, options)
-
-
-def _failed(found: Recorded, error: Exception) -> Recorded:
-    """What was recorded, of the first rank alone."""
-    assert found.recording is not None
-    stated = {**found.recording.options, **failure_options(error)}
-    outcome = Outcome(failure=failure_text(error), exit_code=1)
-    recording = replace(found.recording, options=stated)
-    return replace(found, outcome=outcome, recording=recording, ranks=())
 
 
 def _priced(forecast: Forecast, ops: UserOps | None) -> Forecast:

@@ -221,36 +221,26 @@ def stated_options(
     True
     """
     stated: dict[str, Any] = {name: text for name, text in texts.items() if text is not None}
-    if "steps" in stated:
-        stated["steps"] = _steps_of(stated["steps"])
-    for name in STATED_OF_BATCH:
+    steps = stated.get("steps")
+    if steps is not None:
+        if steps != "all" and not (steps.isdigit() and int(steps) > 0):
+            raise OptionError(f"--steps is {steps!r}; it must be a number above 0, or all")
+        stated["steps"] = None if steps == "all" else int(steps)
+    for name in (*STATED_OF_BATCH, "gpus_per_node", "world_size"):
         if name in stated:
-            stated[name] = _count_of(name, stated[name])
+            if not stated[name].isdecimal():
+                raise OptionError(f"{name} is {stated[name]!r}; it must be a number above 0")
+            stated[name] = int(stated[name])
     of_ranks = {name: stated.pop(name) for name in STATED_OF_RANKS if name in stated}
     if of_ranks:
-        stated.update(_ranks_of(of_ranks))
+        index, stated["ranks"] = read_ranks(of_ranks.get("ranks"))
+        stated["rank"] = stated_rank(
+            index=index,
+            world_size=of_ranks.get("world_size"),
+            gpus_per_node=of_ranks.get("gpus_per_node"),
+            environment={},
+        )
     return replace(options or ProgramOptions(), **stated)
-
-
-def _count_of(name: str, text: str) -> int:
-    if not text.isdecimal():
-        raise OptionError(f"{name} is {text!r}; it must be a number above 0")
-    return int(text)
-
-
-def _ranks_of(texts: Mapping[str, str]) -> dict[str, Any]:
-    for name, text in texts.items():
-        if name != "ranks" and not text.isdecimal():
-            raise OptionError(f"{name} is {text!r}; it must be a number above 0")
-    index, ranks = read_ranks(texts.get("ranks"))
-    world_size, gpus_per_node = texts.get("world_size"), texts.get("gpus_per_node")
-    rank = stated_rank(
-        index=index,
-        world_size=None if world_size is None else int(world_size),
-        gpus_per_node=None if gpus_per_node is None else int(gpus_per_node),
-        environment={},
-    )
-    return {"rank": rank, "ranks": ranks}
 
 
 def checked_calibration(options: ProgramOptions, targets: list[GPU]) -> None:
@@ -262,9 +252,3 @@ def checked_calibration(options: ProgramOptions, targets: list[GPU]) -> None:
         f"among the GPUs asked for: {', '.join(target.name for target in targets)}. Calibrate for "
         "one of them, or leave --calibration out."
     )
-
-
-def _steps_of(text: str) -> int | None:
-    if text != "all" and not (text.isdigit() and int(text) > 0):
-        raise OptionError(f"--steps is {text!r}; it must be a number above 0, or all")
-    return None if text == "all" else int(text)

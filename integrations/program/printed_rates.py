@@ -111,7 +111,8 @@ class PrintedRates:
         *lines, begun = (self._begun.get(name, "") + text).replace("\r", "\n").split("\n")
         self._begun[name] = begun[-1000:]
         for line in lines:
-            if ("/" in line or "per" in line or "SPS" in line) and self._is_steady():
+            is_steady = self._session.progress[1] >= _FIRST_STEPS
+            if ("/" in line or "per" in line or "SPS" in line) and is_steady:
                 self._keep(rates_in(line), printable(line.strip())[:_LINE_LENGTH])
 
     def _keep(self, rates: dict[str, float], line: str) -> None:
@@ -121,6 +122,3 @@ class PrintedRates:
                 self._step_rate = rate
             if unit != "steps" or (before and abs(rate / before - 1) <= _SETTLED):
                 self._last[unit] = (rate, line)
-
-    def _is_steady(self) -> bool:
-        return self._session.progress[1] >= _FIRST_STEPS

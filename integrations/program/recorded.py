@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Recorded:
-    """How a program ended, what was recorded
-    (None where its process was lost), the ops that it brought along (None where this process knows
-    them), and a digest of its own files. `ranks` are the recordings of all ranks that were run side
-    by side, `recording` that of the first; one of them that `was_stopped` was so by others. That of
-    a rank whose steps are `like` those of another one holds the collectives alone."""
+    """How a program ended, what was recorded (None where its process was lost), the ops that it
+    brought along (None where this process knows them), and a digest of its own files. `ranks` are
+    the recordings of all ranks that were run side by side, `recording` that of the first; one of
+    them that `was_stopped` was so by others. That of a rank whose steps are `like` those of another
+    one holds the collectives alone."""
 
     outcome: Outcome
     recording: Recording | None = None
@@ -34,11 +34,16 @@ class Recorded:
 
     def forecast(self, program: Program, gpu: GPU, options: ProgramOptions) -> Forecast:
         """The forecast that these options make of it."""
-        from neusight.forecast import Forecast
+        import torch
 
-        recording = self.recording or _nothing(program, gpu)
-        chosen = forecast_options_for(gpu, options)
-        return Forecast(recording, chosen, ranks=self.ranks)
+        from neusight.forecast import Forecast
+        from neusight.recording.recording import Recording
+
+        # Of a program whose process ended before it could report anything, this much is known.
+        recording = self.recording or Recording(
+            (), gpu.name, torch.__version__, script=program.title
+        )
+        return Forecast(recording, forecast_options_for(gpu, options), ranks=self.ranks)
 
 
 def forecast_options_for(gpu: GPU, options: ProgramOptions) -> ForecastOptions:
@@ -52,12 +57,3 @@ def forecast_options_for(gpu: GPU, options: ProgramOptions) -> ForecastOptions:
         host=options.host_beside_torch,
         topology=options.topology_for(gpu),
     )
-
-
-def _nothing(program: Program, gpu: GPU) -> Recording:
-    """What is known of a program whose process ended before it could report anything."""
-    import torch
-
-    from neusight.recording.recording import Recording
-
-    return Recording((), gpu.name, torch.__version__, script=program.title)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from neusight.fake_cuda.store.store import Store
     from neusight.integrations.program.ranks.rank_process import RankEnd
     from neusight.predictors.gpu import GPU
-    from neusight.recording.recording import Recording
     from neusight.session import Session, SessionOptions
 
 
@@ -124,27 +123,21 @@ def _recorded_here(
         if link is None:  # else the process that knows all ranks shows it
             sys.stderr.write(outcome.traceback)
     outcome = _with_failure_of_others(outcome, session)
-    recording = _with_version_stated(rates.added_to(session.forecast.recording), options.torch)
+    recording = rates.added_to(session.forecast.recording)
+    if options.torch is not None:
+        import torch
+
+        note = (
+            f"kernels are those of torch {options.torch}; the ops, and what is compiled, are those "
+            f"of the installed {torch.__version__}"
+        )
+        recording = replace(recording, warnings=(*recording.warnings, note))
     files = own_files(Path.cwd(), set(sys.modules) - modules_before)
     if not program.is_module:
         files.add(Path(program.target).resolve())
     return Recorded(
         outcome, recording, user_ops_of(recording, formulas_before), digest_of_files(files)
     )
-
-
-def _with_version_stated(recording: Recording, version: str | None) -> Recording:
-    """Which ops a library runs, and what Inductor compiles, is of the installed torch, and that is
-    said."""
-    if version is None:
-        return recording
-    import torch
-
-    note = (
-        f"kernels are those of torch {version}; the ops, and what is compiled, are those of the "
-        f"installed {torch.__version__}"
-    )
-    return replace(recording, warnings=(*recording.warnings, note))
 
 
 def _with_failure_of_others(outcome: Outcome, session: Session) -> Outcome:
@@ -166,12 +159,15 @@ def _recorded_side_by_side(
     """Records ranks in a process each; they see what the others write."""
     from neusight.fake_cuda.store.store import Store
     from neusight.integrations.program.ranks.joining import joined
-    from neusight.integrations.program.ranks.scanning import Scan
+    from neusight.integrations.program.ranks.scanning import ALL_RUN, Scan
     from neusight.integrations.program.ranks.side_by_side import run_side_by_side
 
     assert options.rank is not None
     template, stated = options.rank, options.ranks
-    chosen, last = _first_ranks(stated, template.world_size)
+    # To begin with stated ones, all where they are few, else the first; `last` where not all are.
+    chosen, last = stated or range(template.world_size), None
+    if not stated and template.world_size > ALL_RUN:
+        chosen, last = (0,), template.world_size - 1
     scan = Scan(template)
     _import_for_all(_session_options(program, gpu, options, None))
 
@@ -181,18 +177,13 @@ def _recorded_side_by_side(
         if folder is not None and store is None:
             # Else what one rank has in the system's would count as left behind by another.
             tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(dir=folder)
-        found = _recorded_here(
-            program,
-            gpu,
-            replace(
-                options,
-                rank=rank,
-                quiet=options.quiet or not is_first,
-                steps=scan.steps(options.steps),
-            ),
-            shared,
-            link,
+        own = replace(
+            options,
+            rank=rank,
+            quiet=options.quiet or not is_first,
+            steps=scan.steps(options.steps),
         )
+        found = _recorded_here(program, gpu, own, shared, link)
         is_early = found.outcome.stopped_early
         end: RankEnd = "failed" if found.outcome.is_failed else "early" if is_early else "well"
         return end, scan.compared(replace(found, was_stopped=link.was_stopped))
@@ -217,16 +208,6 @@ def _import_for_all(options: SessionOptions) -> None:
     import neusight.stubs.cuda_sources
     import neusight.stubs.finder
     import neusight.stubs.hub_kernels  # noqa: F401
-
-
-def _first_ranks(stated: Sequence[int] | None, world_size: int) -> tuple[Sequence[int], int | None]:
-    """The ranks to begin with, and the last one, where that is not all of them: stated ones, all
-    where they are few, else the first."""
-    from neusight.integrations.program.ranks.scanning import ALL_RUN
-
-    if stated:
-        return stated, None
-    return (range(world_size), None) if world_size <= ALL_RUN else ((0,), world_size - 1)
 
 
 @contextmanager

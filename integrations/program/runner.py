@@ -103,21 +103,19 @@ def run_program(program: Program, session: Session, *, is_last: bool = False) ->
         except (SystemExit, Exception) as error:
             if session.is_ended_early:  # as what it waited for was ended
                 return Outcome(stopped_early=True)
+            failure = failure_text(error)
+            if not failure:  # sys.exit()
+                return Outcome()
+            if session.interrupts.count:  # the script, or a library, made something else of it
+                return _INTERRUPTED
             if not isinstance(error, SystemExit):
-                return _outcome_of(error, session)
-            outcome = _outcome_of_exit(error)
-            return _INTERRUPTED if session.interrupts.count and outcome.failure else outcome
+                return _outcome_of_error(error)
+            return Outcome(failure, exit_code=error.code if isinstance(error.code, int) else 1)
         except KeyboardInterrupt:
             if session.interrupts.count > 1:
                 raise
             return _INTERRUPTED
         return Outcome(stopped_early=session.is_ended_early)
-
-
-def _outcome_of(error: Exception, session: Session) -> Outcome:
-    if session.interrupts.count:  # a library made something else of it
-        return _INTERRUPTED
-    return _outcome_of_error(error)
 
 
 def _run_inside(program: Program, session: Session, *, is_last: bool) -> None:
@@ -170,13 +168,6 @@ def _missing(package: str, reported: str) -> str:
     what = reported.partition(" (")[0]  # behind it stands where the stub lies
     version = CATALOGUE[package].version
     return f"uses more of {package} than its stub has (as of {version}): {what}. {remedy}"
-
-
-def _outcome_of_exit(error: SystemExit) -> Outcome:
-    text = failure_text(error)
-    if not text:
-        return Outcome()
-    return Outcome(failure=text, exit_code=error.code if isinstance(error.code, int) else 1)
 
 
 def _failed(error: Exception) -> Outcome:

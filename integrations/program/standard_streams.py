@@ -43,7 +43,9 @@ def flush_standard_streams() -> None:
         try:
             stream.flush()
         except OSError:
-            _drop_what_follows(stream)
+            # Else Python writes it again when it ends, and fails again.
+            _point_nowhere(stream.fileno())
+            stream.flush()
             raise
 
 
@@ -88,12 +90,6 @@ def _settled(stream: io.TextIOWrapper, terminal: Terminal | None) -> TextIO:
     )
 
 
-def _drop_what_follows(stream: TextIO) -> None:
-    """Else Python writes it again when it ends, and fails again."""
-    _point_nowhere(stream.fileno())
-    stream.flush()
-
-
 def _point_nowhere(descriptor: int) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, descriptor)
@@ -101,8 +97,7 @@ def _point_nowhere(descriptor: int) -> None:
 
 
 def _as_plain_text(error: UnicodeError) -> tuple[str | bytes, int]:
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
+    assert isinstance(error, UnicodeEncodeError)  # of streams that are only written to
     character = error.object[error.start]
     if ord(character) in _ESCAPED_BYTE:
         return bytes([ord(character) - 0xDC00]), error.start + 1

@@ -3,14 +3,11 @@ network."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from functools import cache
 from html import escape
-from importlib.resources import files
 from typing import TYPE_CHECKING, NamedTuple
 
 from neusight._version import __version__
@@ -18,13 +15,12 @@ from neusight.advice.advice import Advice
 from neusight.integrations.report.page.html_tables import Detail
 from neusight.integrations.report.page.side_by_side_view import labels_of, view_of_several
 from neusight.integrations.report.section import section_of
+from neusight.integrations.report.static_page import page_asset, source_of
 from neusight.predictors.errors import OptionError
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
 
-_STYLES = ("page.css",)
-_SCRIPTS = ("theme.js", "timeline.js", "table.js", "tree.js")
 #: A page is smaller: mail and notebooks carry it. What goes first is detail.
 _MOST_BYTES = 1_000_000
 _DETAIL = Detail(num_spans=9000, num_rows=300, num_instances=6000)
@@ -102,14 +98,8 @@ def report_date() -> str:
 
 
 @cache
-def _asset(*names: str) -> str:
-    folder = files("neusight.integrations.report.page")
-    return "\n".join((folder / name).read_text(encoding="utf-8") for name in names)
-
-
-def _hash(text: str) -> str:
-    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-    return f"'sha256-{digest}'"
+def _script() -> str:
+    return "\n".join(map(page_asset, ("theme.js", "timeline.js", "table.js", "tree.js")))
 
 
 # -- the page ------------------------------------------------------------------------------------
@@ -129,15 +119,14 @@ def _page(whole: _Whole, detail: Detail) -> str:
             f'<p class="muted">The first {_MOST_PARTS} of {len(forecasts)} have a part of their '
             "own; the others are in the table only.</p>"
         )
-    script = _asset(*_SCRIPTS)
-    parts += [f'</main><div id="tip"></div><script>{script}</script>', "</body></html>", ""]
+    parts += [f'</main><div id="tip"></div><script>{_script()}</script>', "</body></html>", ""]
     return "\n".join(parts)
 
 
 def _head(forecasts: Sequence[Forecast]) -> list[str]:
-    style, script = _asset(*_STYLES), _asset(*_SCRIPTS)
+    style, script = page_asset("page.css"), _script()
     policy = (
-        f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; "
+        f"default-src 'none'; style-src {source_of(style)}; script-src {source_of(script)}; "
         "base-uri 'none'; form-action 'none'"
     )
     return [

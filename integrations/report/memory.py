@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from neusight.advice.memory import MemoryAdvice, Remedy, memory_advice
+from neusight.integrations.report.page.html_tables import pattern_of
 from neusight.memory.placement import category_of
 from neusight.memory.spread import MemoryVerdict, PeakRange
 from neusight.predictors.errors import OptionError
+from neusight.predictors.files import number_of
 from neusight.predictors.formatting import bytes_text, time_text
 from neusight.predictors.terminal_text import printable, printable_lines
 from neusight.recording.recording import Alloc, TensorSpec
@@ -36,11 +38,8 @@ def limit_of(text: str) -> int | None:
     """
     if not text:
         return None
-    try:
-        gib = float(text)
-    except ValueError:
-        gib = 0.0
-    if not 0 < gib < float("inf"):
+    gib = number_of(text)
+    if gib is None or not 0 < gib < math.inf:
         raise OptionError(f"--max-memory is {text!r}; it must be a number of GiB above 0, or alone")
     return int(gib * _GIB)
 
@@ -210,17 +209,7 @@ class MemoryReport:
             "by_category": advice.memory.by_category,
             "tensors": [row._asdict() for row in self.tensors[:_TENSORS_SHOWN]],
             "largest_batch": None if advice.batch is None else advice.batch._asdict(),
-            "remedies": [
-                {
-                    "what": remedy.what,
-                    "total_bytes": remedy.total_bytes,
-                    "saved_bytes": remedy.saved_bytes,
-                    "fits": remedy.fits,
-                    "added_us": remedy.added_us,
-                    "needs": remedy.needs,
-                }
-                for remedy in advice.remedies
-            ],
+            "remedies": [asdict(remedy) for remedy in advice.remedies],
         }
 
 
@@ -231,7 +220,7 @@ def _alike(alloc: Alloc, spec: TensorSpec | None) -> tuple[Any, ...]:
         "" if spec is None else spec.dtype,
         category_of(alloc),
         alloc.op,
-        re.sub(r"\.\d+(?=\.|$)", ".*", alloc.module),
+        pattern_of(alloc.module),
         alloc.phase,
         alloc.stack[0] if alloc.stack else "",
     )

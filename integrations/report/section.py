@@ -98,21 +98,18 @@ def _headline(forecast: Forecast) -> str:
             "<p>The figures are of what was recorded until then.</p>"
         )
     if forecast.verdict.num_kernels == 0:
-        return f'<p><span class="bad">Nothing to forecast</span>: {_without_kernels(forecast)}</p>'
+        ops = counted(forecast.recording.num_ops, "op")
+        why = (
+            f"{ops} recorded on the GPU, and none in the steady step launches a kernel."
+            if forecast.recording.num_ops
+            else "nothing was put on the GPU. Move the model and its data there: model.cuda(), "
+            'batch.to("cuda").'
+        )
+        return f'<p><span class="bad">Nothing to forecast</span>: {why}</p>'
     reported = forecast.memory_verdict
     colour = {"fits": "good", "unknown": "muted"}.get(reported, "bad")
     fits = f'<span class="{colour}">{verdict_text(reported)}</span>'
     return f'<p class="verdict">{fits}, {escape(headline(forecast.verdict))}</p>'
-
-
-def _without_kernels(forecast: Forecast) -> str:
-    if not forecast.recording.num_ops:
-        return (
-            "nothing was put on the GPU. Move the model and its data there: model.cuda(), "
-            'batch.to("cuda").'
-        )
-    ops = counted(forecast.recording.num_ops, "op")
-    return f"{ops} recorded on the GPU, and none in the steady step launches a kernel."
 
 
 def _cards(forecast: Forecast) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from neusight.memory.spread import MemoryVerdict
 from neusight.predictors.errors import OptionError
+from neusight.predictors.files import number_of
 from neusight.predictors.formatting import aligned, milliseconds_text
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.terminal_text import printable
@@ -75,11 +76,9 @@ class SideBySide:
         """The lowest cost of a step among the GPUs on which it fits and whose price is known;
         None unless there are two."""
         priced = [row for row in self.rows if row.fits and row.cost_per_thousand_steps is not None]
-        return (
-            min(priced, key=lambda row: row.cost_per_thousand_steps or 0.0)
-            if len(priced) > 1
-            else None
-        )
+        if len(priced) < 2:
+            return None
+        return min(priced, key=lambda row: row.cost_per_thousand_steps or 0.0)
 
     def table(self) -> str:
         """Aligned text; columns not known anything for are left out."""
@@ -125,7 +124,8 @@ class SideBySide:
                 row.bound,
                 f"{row.mfu:.1%}",
                 f"{row.trained:.0%}",
-                f"{_used_gib(row)} of {row.capacity_bytes / _GIB:.0f}",
+                f"{'?' if row.used_bytes is None else f'{row.used_bytes / _GIB:.1f}'} of "
+                f"{row.capacity_bytes / _GIB:.0f}",
                 fits_cell(row.memory_verdict),
                 *(_number(_value(row, name)) for _, name in columns),
             ]
@@ -217,10 +217,6 @@ def _row(forecast: Forecast, price: float | None) -> SideBySideRow:
     )
 
 
-def _used_gib(row: SideBySideRow) -> str:
-    return "?" if row.used_bytes is None else f"{row.used_bytes / _GIB:.1f}"
-
-
 def fits_cell(verdict: MemoryVerdict) -> str:
     """The verdict in a table's column "fits".
 
@@ -263,8 +259,8 @@ def parse_prices(texts: Iterable[str], *, gpus: Sequence[str] | None = None) -> 
         if not item:
             continue
         name, equals, figure = item.rpartition("=")
-        price = _price(figure)
-        if not equals or price is None:
+        price = number_of(figure)
+        if not equals or price is None or not 0 <= price < math.inf:
             raise OptionError(
                 f"--price got {item!r}; it wants a GPU and its price an hour: --price H100=2.49"
             )
@@ -281,14 +277,6 @@ def _require_among(gpus: Sequence[str], prices: Iterable[str]) -> None:
                 f"--price names {name}, which is not among the GPUs asked for: "
                 f"{', '.join(gpus)}. Ask for {name} too, or leave its price out."
             )
-
-
-def _price(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) and value >= 0 else None
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Sequence
+from functools import cache
 from html import escape
 from importlib.resources import files
 
@@ -34,15 +35,26 @@ _CHART_STYLE = """
 """
 
 
+@cache
+def page_asset(name: str) -> str:
+    """A style or script of pages."""
+    return (files("neusight.integrations.report.page") / name).read_text(encoding="utf-8")
+
+
+def source_of(text: str) -> str:
+    """What a content security policy calls this style or script: its hash."""
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return f"'sha256-{digest}'"
+
+
 def page_html(
     title: str, body: Sequence[str], *, style: str = "", command: str = "", date: str = ""
 ) -> str:
     """The page; equal arguments give equal bytes. `style` is added to that of pages and charts,
     `command` the command line that it came from, `date` its day."""
-    page = files("neusight.integrations.report.page") / "page.css"
-    whole_style = page.read_text(encoding="utf-8") + _CHART_STYLE + style
-    digest = base64.b64encode(hashlib.sha256(whole_style.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    whole_style = page_asset("page.css") + _CHART_STYLE + style
+    style_source = source_of(whole_style)
+    policy = f"default-src 'none'; style-src {style_source}; base-uri 'none'; form-action 'none'"
     stated = ", ".join([f"A forecast by neusight {__version__}", *([date] if date else [])])
     parts = [
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',

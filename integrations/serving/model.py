@@ -159,10 +159,7 @@ def _transformers_forward(
     """The model's forward; its layers with a state are put into `layers`."""
     import torch
 
-    named = getattr(torch, dtype, None)
-    if not isinstance(named, torch.dtype):
-        raise OptionError(f"--dtype is {dtype!r}; it is float16 or bfloat16")
-    model = _built(config, named)
+    model = _built(config, getattr(torch, dtype))
     if model is None:
         raise OptionError(
             f"{file} is of type {config.model_type!r}, which is not a causal language model"

@@ -190,10 +190,11 @@ def _ms_text(seconds: float) -> str:
 
 def _over_rates(points: Sequence[LoadPoint], slo: Slo) -> list[str]:
     """Latency and throughput over the rate, and the frontier; nothing of a single point."""
-    groups: dict[str, list[LoadPoint]] = {}
+    every: dict[str, list[LoadPoint]] = {}
     for point in points:
-        if point.rate is not None:
-            groups.setdefault(point.server.deployment.label, []).append(point)
+        every.setdefault(point.server.deployment.label, []).append(point)
+    rated = {label: [one for one in own if one.rate is not None] for label, own in every.items()}
+    groups = {label: own for label, own in rated.items() if own}
     charts: list[str] = []
     if any(len(group) > 1 for group in groups.values()):
         for name, of, limit in (("TTFT", "ttft_s", slo.ttft_s), ("TPOT", "tpot_s", slo.tpot_s)):
@@ -218,9 +219,6 @@ def _over_rates(points: Sequence[LoadPoint], slo: Slo) -> list[str]:
             )
         )  # fmt: skip
     if len(points) > 1:
-        every: dict[str, list[LoadPoint]] = {}
-        for point in points:
-            every.setdefault(point.server.deployment.label, []).append(point)
         charts.append(
             chart(
                 "Speed for a user against throughput of a GPU (up and right is better)",

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from neusight.predictors.errors import NeusightError
 from neusight.predictors.gpu import GPU
+
+#: What a program comes down to: a function that does one step.
+Step = Callable[[], object]
 
 
 class CannotBuild(NeusightError):

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from neusight._version import __version__
 from neusight.forecast import Forecast, ForecastOptions, forecast_options
-from neusight.integrations.suites.case import CaseProgram
+from neusight.integrations.suites.case import CaseProgram, Step
 from neusight.integrations.suites.paper import model_settings
 from neusight.predictors.errors import RecordingError
 from neusight.predictors.gpu import GPU
 from neusight.recording.saving import load_recordings
 
 if TYPE_CHECKING:
-    from neusight.integrations.suites.programs.step import Step
     from neusight.recording.recording import Recording
 
 #: The modules of `programs` that a family is written in, for the names of what is kept; and the

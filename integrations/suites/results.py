@@ -77,7 +77,10 @@ def case_results(
                 yield LeftOut(case.name, case.source, f"not recorded: {error}")
                 continue
             for name, predictor in predictors.items():
-                yield _priced_or_not(case, name, predictor, found, machine)
+                try:
+                    yield _priced(case, name, predictor, found, machine)
+                except NeusightError as error:
+                    yield LeftOut(case.name, case.source, f"not priced by {name}: {error}")
 
 
 def _host_of(host: str | None, torch: str) -> str | None:
@@ -85,15 +88,6 @@ def _host_of(host: str | None, torch: str) -> str | None:
     if not torch or "torch=" in (host or ""):
         return host
     return ",".join(filter(None, (host, f"torch={torch}")))
-
-
-def _priced_or_not(
-    case: SuiteCase, name: str, predictor: Predictor, found: Forecast, host: str | None
-) -> PricedCase | LeftOut:
-    try:
-        return _priced(case, name, predictor, found, host)
-    except NeusightError as error:
-        return LeftOut(case.name, case.source, f"not priced by {name}: {error}")
 
 
 def _forecast_of(case: SuiteCase, made: list[Forecast], data: Path, kept: Path | None) -> Forecast:

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from check_results import CASE
+from neusight.integrations.check import baseline
 from neusight.integrations.check.baseline import (
     Case,
     CompileRow,
@@ -306,6 +307,19 @@ def test_a_row_that_stands_for_too_many_modules_is_named(module: str, tmp_path: 
 
     with pytest.raises(BaselineError, match=r"b\.json, 'small'.*(modules|digits)"):
         read_baseline(path)
+
+
+def test_rows_that_stand_for_too_many_modules_together_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "neusight.json"
+    path.write_text(baseline_text({"a": CASE}))
+    monkeypatch.setattr(baseline, "_MOST_ROWS", 11)
+
+    with pytest.raises(BaselineError, match="'a': the rows stand for more than 11 modules"):
+        read_baseline(path)
+    with pytest.raises(BaselineError, match=f"{tmp_path.name} cannot be read: Is a directory"):
+        read_baseline(tmp_path)
 
 
 def test_a_module_whose_number_has_thousands_of_digits_is_a_name(tmp_path: Path) -> None:

@@ -324,6 +324,9 @@ def test_a_kept_recording_is_priced_again_so_that_code_is_compared_with_code(bef
     assert slower.tool_effect == slower.notes[0]
     assert slower.notes[0].startswith("neusight itself changed this forecast by -20.0 %: ")
     assert "recorded by the older version" in slower.notes[1]
+    same_prices = judged(replace(older, metrics=before.metrics), partial(train, (5120,) * 4))
+    assert same_prices.tool_effect == ""
+    assert "recorded by the older version" in same_prices.notes[0]
 
 
 def test_a_recording_keeps_its_bytes_and_no_path(before: Case) -> None:

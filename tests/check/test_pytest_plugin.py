@@ -321,6 +321,9 @@ def test_budgets_judge_the_forecasts_of_the_fixture(run: pytest.Pytester) -> Non
 
     assert "over the budget of 1 µs" in result_of(run, failed=1)
 
+    run.makepyfile(budgets("10", "1", fixture="forecast", body=body))
+    result_of(run, passed=1)
+
 
 def test_a_budget_for_a_gpu_without_a_forecast_fails(run: pytest.Pytester) -> None:
     run.makepyfile(budgets("10", "1", fixture="forecast", body='forecast("H100", train)'))

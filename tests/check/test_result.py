@@ -58,6 +58,13 @@ def test_a_baseline_of_other_settings_is_foreign(
     assert words in found.failure
 
 
+def test_a_baseline_of_another_gpu_is_foreign_and_that_of_another_batch_is_not() -> None:
+    other = result(replace(CASE, gpu="T4"), CASE)
+
+    assert (other.kind, other.failure) == ("foreign", "the baseline is for T4")
+    assert result(replace(CASE, settings={**MADE_WITH, "samples": "8"}), CASE).kind == "ok"
+
+
 def test_another_calibration_is_a_change_of_the_tool_wherever_its_file_is() -> None:
     before = replace(CASE, settings=CALIBRATED, tool={"code": "1", "calibration": "2"})
     now = replace(before, settings={**CALIBRATED, "calibration": "moved/a.json"})

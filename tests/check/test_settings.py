@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,20 @@ def test_settings_that_nobody_wrote_are_refused(text: str, words: str, tmp_path:
 
     assert "pyproject.toml" in str(caught.value)
     assert len(str(caught.value)) < 500
+
+
+def test_settings_that_cannot_be_read_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pyproject.toml").mkdir()
+    with pytest.raises(OptionError, match=r"pyproject.toml cannot be read: Is a directory\.$"):
+        read_settings(tmp_path)
+
+    (tmp_path / "pyproject.toml").rmdir()
+    for name in ("tomllib", "tomli"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(OptionError, match=r"has no reader for pyproject\.toml: pip install tomli"):
+        settings_of(tmp_path, ALL)
 
 
 def test_a_case_may_be_of_several_ranks(tmp_path: Path) -> None:

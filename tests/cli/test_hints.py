@@ -44,6 +44,7 @@ TABLE = [
     ("run --gpu H100 folder/book.ipynb", "run --gpu H100 folder/book.py"),
     ("run --gpu H100 start.sh", "run --gpu H100 small.py --lr 3"),
     ("run --gpu H100 job", "run --gpu H100 small.py"),
+    ("run --gpu H100 odd.sh", "run --gpu H100 train.py"),
     ("run --gpu H100 python small.py --x", "run --gpu H100 small.py --x"),
     ("run --gpu H100 python -m pkg.train", "run --gpu H100 -m pkg.train"),
     ("run --gpu H100 smal.py --x", "run --gpu H100 small.py --x"),
@@ -78,6 +79,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "folder" / "book.ipynb").write_text(json.dumps({"cells": []}))
     (tmp_path / "start.sh").write_text("set -e\npython -u small.py --lr 3 \\\n  --x 1\n")
     (tmp_path / "job").write_text("#!/usr/bin/env bash\nsrun python small.py\n")
+    (tmp_path / "odd.sh").write_text('python small.py --name "two\nlines"\n')
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

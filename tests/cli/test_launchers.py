@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import pytest
@@ -76,3 +77,10 @@ def test_other_programs_start_nothing(program: Program) -> None:
 def test_what_leaves_the_ranks_open_is_refused(words: tuple[str, ...], stated: str) -> None:
     with pytest.raises(OptionError, match=stated):
         launched(of(*words))
+
+
+def test_without_accelerate_its_launcher_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "accelerate.commands.launch", None)
+
+    with pytest.raises(OptionError, match=r"accelerate is not installed.* say --world-size"):
+        launched(of("accelerate", "launch", "a.py"))

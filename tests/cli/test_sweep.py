@@ -13,6 +13,7 @@ from neusight.integrations.cli.sweep import (
     SweepPoint,
     parse_sweep,
     sweep_table,
+    unit_of,
     with_argument,
 )
 from neusight.predictors.errors import OptionError
@@ -194,3 +195,6 @@ def test_throughput_is_compared_in_what_all_points_know_or_not_at_all() -> None:
     assert "the batch of a step is not known, so no value is called the best" in table
     assert "that fit:" not in table
     assert "largest that fits: 4" in table
+    of_other_means = [points[0], replace(points[1], batch_source="loader")]
+    assert unit_of(points) == "tokens/s"
+    assert unit_of(of_other_means) == "steps/s"

@@ -62,20 +62,23 @@ def test_the_json_has_the_compiled_figures(trial: Trial) -> None:
     assert document["forecast"]["compiled"]["num_graphs"] == 1
 
 
+ESTIMATE = Advice("compile", "an estimate", 1.0, 0.9, "all becomes one graph")
+
+
 def test_a_trial_that_came_to_nothing_says_why(eager: neusight.Forecast) -> None:
     trial = Trial(eager, problem="it did not run: no")
 
     assert trial_lines(trial) == ["  --try compile: it did not run: no"]
     assert trial_json(trial)["problem"] == "it did not run: no"
     assert (trial.gain, trial.models) == (0.0, "")
+    assert with_trial([ESTIMATE], trial, smallest_gain=0.0) == [ESTIMATE]
 
 
 def test_advice_is_what_the_trial_says_and_no_estimate(trial: Trial) -> None:
-    estimate = Advice("compile", "an estimate", 1.0, 0.9, "all becomes one graph")
     other = Advice("tf32", "TF32", 5.0, 0.5, "ten bits")
 
-    computed, last = with_trial([estimate, other], trial, smallest_gain=-10.0)[::-1]
-    too_little = with_trial([estimate, other], trial, smallest_gain=0.99)
+    computed, last = with_trial([ESTIMATE, other], trial, smallest_gain=-10.0)[::-1]
+    too_little = with_trial([ESTIMATE, other], trial, smallest_gain=0.99)
 
     assert too_little == [other]
     assert {computed.kind, last.kind} == {"compile", "tf32"}

@@ -111,6 +111,17 @@ def test_a_batch_transfers_no_longer_than_the_shortest_of_those_it_meets() -> No
     assert transfers(sender) == [[(20, 90)]]
 
 
+def test_a_partner_of_fewer_kernels_says_nothing_of_the_others() -> None:
+    """Counted from the end, where NCCL's kernel is."""
+    both, one = [call(1, (0, 30), (40, 90))], [call(1, (60, 90))]
+    pair: list[Meeting] = [("0", "[0, 1]")]
+
+    set_transfer_times([(both, {1: pair}), (one, {1: pair})])
+
+    assert transfers(both) == [[(0, 30), (60, 90)]]
+    assert transfers(one) == [[(60, 90)]]
+
+
 def test_without_groups_calls_are_paired_in_their_order() -> None:
     one, other = [call(1, (0, 10)), call(2, (20, 60))], [call(7, (5, 10)), call(8, (40, 60))]
 

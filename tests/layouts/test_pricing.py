@@ -6,44 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from neusight.integrations.layouts.block import BlockRecord
-from neusight.integrations.layouts.layout import Layout, ModelShape, StepLoad
+from neusight.integrations.layouts.layout import Layout
 from neusight.integrations.layouts.pricing import LayoutPricer, least_bytes, needed_bytes
-from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import CollectiveSize, Kernel
 from neusight.predictors.predictor import Estimate
-
-H100 = find_gpu("H100")
-SHAPE = ModelShape("Model", 8, 16, 16, 100_000_000, 200_000_000, has_stages=True)
-STEP = StepLoad(8 * 8 * 4096, 4096)
-GEMM = Kernel.gemm(4096, 4096, 4096)
-RECORD = BlockRecord(
-    micro_batch=1,
-    kernels=(
-        ("block", False, GEMM),
-        ("block", True, GEMM),
-        ("block", True, GEMM),
-        ("again", True, GEMM),
-    ),
-    kept_bytes=2**30,
-    input_bytes=2**25,
-    edge_bytes=2**30,
-    host_us=(0.0, 0.0),
-)
-
-
-def tenths(kernels: list[Kernel]) -> list[Estimate]:
-    """100 µs a product, 1 µs a collective."""
-    return [
-        Estimate(100.0, 90.0, 110.0, "compute", "physics", "test")
-        if kernel.flops
-        else Estimate(1.0, 0.9, 1.1, "communication", "physics", "test")
-        for kernel in kernels
-    ]
-
+from priced_layouts import GEMM, H100, PRICER, RECORD, SHAPE, STEP, tenths
 
 BYTES_A_US = H100.bandwidth_gbps * H100.bandwidth_utilization * 1e3
-PRICER = LayoutPricer(SHAPE, STEP, H100, tenths, gpus_per_node=8, storage_gbps=2.0)
 
 
 def test_one_rank_computes_all_blocks_for_all_micro_batches() -> None:

@@ -21,6 +21,7 @@ from neusight.output.trace.file import trace_events
 from neusight.predictors.gpu import find_gpu
 from neusight.timeline.host import HOST_COSTS, PROFILED, HostProfile
 from places import TRACES, needs_traces
+from profile_events import device_event, trace_of_events
 
 
 def profile_on(host: HostProfile) -> Profile:
@@ -96,12 +97,9 @@ def test_an_autograd_node_costs_what_its_ops_do_not() -> None:
 
 
 def test_a_profile_without_launches_says_nothing() -> None:
-    event: dict[str, Any] = {
-        "ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 1.0, "dur": 2.0,
-        "args": {},
-    }  # fmt: skip
+    trace = trace_of_events([device_event("gemm", 1.0, 2.0, 1)])
 
-    assert costs_of(read_profile_events({"traceEvents": [event]}), find_gpu("H100")) is None
+    assert costs_of(read_profile_events(trace), find_gpu("H100")) is None
 
 
 def test_costs_of_several_profiles_are_merged_by_their_median() -> None:

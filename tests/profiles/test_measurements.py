@@ -23,6 +23,7 @@ from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import GemmSize, KernelClass
 from neusight.predictors.registry import predict
 from places import TRACES, needs_traces
+from profile_events import device_event, host_event, trace_of_events
 
 #: Dims, type, strides and value of an argument, as profiles write them.
 Input = tuple[Any, str, Any, str]
@@ -55,24 +56,17 @@ def profile_of(calls: list[dict[str, Any]], device: str = "NVIDIA H100 80GB HBM3
     events: list[dict[str, Any]] = []
     time_us = 10.0
     for number, item in enumerate(calls, start=1):
-        events.append(
-            {"ph": "X", "cat": "cpu_op", "name": item["name"], "pid": 1, "tid": 1, "ts": time_us,
-             "dur": 8.0, "args": {"External id": number, **item["args"]}}
-        )  # fmt: skip
+        own = {"External id": number}
+        events.append(host_event("cpu_op", item["name"], time_us, 8.0, **own, **item["args"]))
         for place, (kernel, duration) in enumerate(item["kernels"]):
-            correlation = 100 * number + place
-            ids = {"correlation": correlation, "External id": number}
-            events.append(
-                {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1,
-                 "ts": time_us + 1 + place, "dur": 0.5, "args": ids}
-            )  # fmt: skip
-            events.append(
-                {"ph": "X", "cat": item["category"], "name": kernel, "pid": 0, "tid": 7,
-                 "ts": time_us + 20, "dur": duration, "args": {**ids, "stream": 7, "device": 0}}
-            )  # fmt: skip
+            ids: dict[str, Any] = {"correlation": 100 * number + place, **own}
+            launched_us, category = time_us + 1 + place, item["category"]
+            events += [
+                host_event("cuda_runtime", "cudaLaunchKernel", launched_us, 0.5, **ids),
+                device_event(kernel, time_us + 20, duration, cat=category, **ids),
+            ]
         time_us += 1000.0
-    trace = {"deviceProperties": [{"id": 0, "name": device}], "traceEvents": events}
-    return read_profile_events(trace, keep_arguments=True)
+    return read_profile_events(trace_of_events(events, device), keep_arguments=True)
 
 
 def matrix(rows: int, columns: int, dtype: str = "c10::BFloat16") -> Input:
@@ -285,8 +279,7 @@ def test_a_call_that_torch_refuses_is_left_out(capfd: pytest.CaptureFixture[str]
 def test_the_outermost_known_operator_owns_what_lies_within() -> None:
     trace = {
         "traceEvents": [
-            {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": ts, "dur": dur,
-             "args": {}}
+            host_event("cpu_op", name, ts, dur)
             for name, ts, dur in (
                 ("aten::linear", 0, 50), ("aten::t", 1, 5), ("aten::addmm", 10, 30),
                 ("MyNode", 60, 30), ("aten::clone", 61, 20), ("aten::copy_", 65, 10),

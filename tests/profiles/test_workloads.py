@@ -20,21 +20,9 @@ from neusight.integrations.profiles.workloads import (
 from neusight.predictors.errors import DataError
 from neusight.session import forecast_on
 from places import ROOT
+from profile_events import host_event as span
 
 WORKLOADS = ROOT / "benchmarks" / "workloads"
-
-
-def span(category: str, name: str, start: float, duration: float, **args: Any) -> dict[str, Any]:
-    return {
-        "ph": "X",
-        "cat": category,
-        "name": name,
-        "ts": start,
-        "dur": duration,
-        "pid": 1,
-        "tid": 1,
-        "args": args,
-    }
 
 
 def a_trace(num_steps: int = 3, *, text: str = "") -> dict[str, Any]:

@@ -54,6 +54,9 @@ def test_all_steps_and_no_statement_are_two_things() -> None:
         ({"torch": "newest"}, "--torch is 'newest'; it must be a version like 2.4 or 2.6.0"),
         ({"host": "fast"}, "unknown host 'fast'; known: plain, cloud, older, wsl, profiled"),
         ({"predictor": "oracle"}, "Unknown predictor 'oracle'"),
+        ({"samples": "few"}, "samples is 'few'; it must be a number above 0"),
+        ({"tokens": "1.5"}, "tokens is '1.5'"),
+        ({"gpus_per_node": "-2"}, "gpus_per_node is '-2'"),
     ],
 )
 def test_what_means_nothing_is_reported(stated: dict[str, str], words: str) -> None:

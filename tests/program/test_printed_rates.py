@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -87,6 +88,32 @@ def test_steps_of_a_progress_bar_count_once_their_rate_has_settled(
     recording = rates.added_to(Recording((), "H100", "2.13.0"))
     assert (RATES_OPTION in recording.options) == is_kept
     assert "write" not in vars(sys.stdout)
+
+
+class _Closed:
+    """A stream that takes no attributes."""
+
+    __slots__ = ()
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+
+def test_a_stream_keeps_the_write_that_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    own = io.StringIO()
+    own.write = shown.append  # type: ignore[method-assign, assignment]
+    monkeypatch.setattr(sys, "stdout", own)
+    monkeypatch.setattr(sys, "stderr", _Closed())
+    rates = PrintedRates(cast("Session", SimpleNamespace(progress=(1000, 3))))
+
+    with rates.reading():
+        print("300 tok/s")
+        print("400 tok/s", file=sys.stderr)
+
+    assert "".join(shown) == "300 tok/s\n"
+    assert vars(own)["write"] == shown.append
+    assert "300 tok/s" in rates.added_to(Recording((), "H100", "2.13.0")).options[RATES_OPTION]
 
 
 def test_rates_of_all_ranks_are_the_forecast_s_too() -> None:

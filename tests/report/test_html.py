@@ -21,6 +21,7 @@ from torch import nn
 import neusight
 from neusight.advice.advice import Advice
 from neusight.forecast import Forecast
+from neusight.integrations.report import html
 from neusight.integrations.report.html import html_report, report_date
 from neusight.integrations.report.page.colours import KINDS
 from neusight.predictors.errors import OptionError
@@ -334,7 +335,7 @@ def test_different_programs_are_called_that_before_they_are_compared() -> None:
     assert stated not in html_report([forecast, forecast.on("T4")])
 
 
-def test_a_page_is_small_whatever_is_forecast() -> None:
+def test_a_page_is_small_whatever_is_forecast(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three thousand layers with names of hundreds of characters."""
     with neusight.forecast_on("H100") as forecast:
         layers = [nn.Linear(8, 8, bias=False) for _ in range(1500)]
@@ -352,6 +353,8 @@ def test_a_page_is_small_whatever_is_forecast() -> None:
     assert len(text.encode()) < 1_000_000
     assert "are drawn as one with their neighbours" in text
     assert "x" * 300 not in text
+    monkeypatch.setattr(html, "_MOST_BYTES", len(text.encode()) // 2)
+    assert len(html_report([forecast, forecast.on("T4")]).encode()) < len(text.encode()) // 2
 
 
 def test_many_forecasts_share_a_page() -> None:

@@ -119,7 +119,7 @@ def test_samples_are_shown_where_tokens_are_not_known(forecast: Forecast) -> Non
 
 
 def test_prices_are_of_any_spelling_and_add_up() -> None:
-    assert parse_prices(["h100=2.49, L40S=0.8", "A100=1"]) == {
+    assert parse_prices(["h100=2.49, L40S=0.8,", "A100=1"]) == {
         "H100-SXM5-80GB": 2.49,
         "L40S": 0.8,
         "A100-SXM4-80GB": 1.0,

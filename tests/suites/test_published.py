@@ -36,6 +36,66 @@ def test_what_the_source_does_not_say_is_kept_as_an_assumption(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
+    ("metric", "step_ms"),
+    [("images/s", 64.0), ("iterations/s", 1.0), ("ms/step", 1000.0), ("latency ms", 1000.0)],
+)
+def test_a_figure_becomes_the_time_of_a_step(tmp_path: Path, metric: str, step_ms: float) -> None:
+    [case] = published_suite(published_folder(tmp_path, [TIMM.replace("images/s", metric)])).cases
+
+    assert (case.measured_ms, case.metric) == (step_ms, metric)
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        ("timm-x", "timm"), ("dle-train-resnet50", "timm"), ("dle-train-se_resnext101", "timm"),
+        ("dle-inf-x", "timm"), ("hfcompile-x", "vision"), ("samfast-x", "sam"),
+    ],
+)  # fmt: skip
+def test_a_source_says_who_builds_its_programs(tmp_path: Path, name: str, family: str) -> None:
+    [case] = published_suite(published_folder(tmp_path, [TIMM.replace("timm-a", name)])).cases
+
+    assert case.program.family == family
+
+
+FUSED = "eager: what the source fuses by TorchScript is not fused"
+
+
+@pytest.mark.parametrize(
+    ("words", "mode", "is_fused"),
+    [
+        ("no", "", False), ("no (nvFuser/TorchScript used by repo)", "", True),
+        ("inductor", "default", False), ("inductor default", "default", False),
+        ("max-autotune", "max-autotune", False),
+    ],
+)  # fmt: skip
+def test_words_of_compiling_are_modes(
+    tmp_path: Path, words: str, mode: str, is_fused: bool
+) -> None:
+    [case] = published_suite(published_folder(tmp_path, [TIMM.replace(",no,", f",{words},")])).cases
+
+    assert case.program.compiled == mode
+    assert (FUSED in case.assumed) is is_fused
+
+
+@pytest.mark.parametrize(
+    ("notes", "version"),
+    [
+        ("nhwc", ""), ("torch 2.3.1; nhwc", "2.3"), ("NGC pytorch 21.03", "1.9"),
+        ("NGC 21.03; torch 2.3", "1.9"), ("NGC 22.01; torch 2.3", ""),
+    ],
+)  # fmt: skip
+def test_the_torch_that_ran_is_read_from_the_notes(
+    tmp_path: Path, notes: str, version: str
+) -> None:
+    [case] = published_suite(published_folder(tmp_path, [TIMM.replace("nhwc", notes)])).cases
+
+    assert case.torch == version
+    assert (f"of torch {version};" in case.assumed[0]) is bool(version)
+    assert ("not the source's" in case.assumed[0]) is not bool(version)
+
+
+@pytest.mark.parametrize(
     ("row", "reason"),
     [
         (TIMM.replace("images/s", "peak memory MiB"), "a figure of memory"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -77,9 +78,8 @@ def _side_json(side: Side, case: Case) -> dict[str, Any]:
 
 def pair_of(first: Side, second: Side) -> Pair:
     """The two compared; ForecastStateError where one of them launched no kernel."""
-    before, after = _observed(first), _observed(second)
-    known = frozenset(row[:2] for row in before.case.waits)
-    after = _observed(second, known)
+    before = _observed(first, prices_waits=False)
+    after = _observed(second, known_waits={row[:2] for row in before.case.waits})
     # Nothing is judged: all that differs is shown as it is, also where prices do.
     alike = replace(before.case, tool=after.case.tool)
     return Pair(
@@ -91,12 +91,13 @@ def pair_of(first: Side, second: Side) -> Pair:
     )
 
 
-def _observed(side: Side, known: frozenset[tuple[str, str]] | None = None) -> Observation:
+def _observed(side: Side, **waits: Any) -> Observation:
     return observe(
         side.forecast,
         folder=side.folder,
-        known_waits=known or frozenset(),
+        keeps_recording=False,
         with_operators=any(step.operators for step in side.forecast.recording.steps),
+        **waits,
     )
 
 
@@ -122,14 +123,13 @@ def _warnings(first: Side, second: Side, before: Case, now: Case) -> Iterator[st
 def _shared(before: Iterable[OpRow], now: Iterable[OpRow]) -> float:
     """The share of both kernel times that is in modules, phases and ops which both have."""
     was, has = _times(before), _times(now)
-    total = sum(was.values()) + sum(has.values())
-    both = sum(was[key] + has[key] for key in was.keys() & has.keys())
-    return both / total if total else 1.0
+    times = was + has
+    both = sum(times[key] for key in was.keys() & has.keys())
+    return both / times.total() if times else 1.0
 
 
-def _times(rows: Iterable[OpRow]) -> dict[tuple[str, str, str], int]:
-    found: dict[tuple[str, str, str], int] = {}
+def _times(rows: Iterable[OpRow]) -> Counter[tuple[str, str, str]]:
+    found: Counter[tuple[str, str, str]] = Counter()
     for row in rows:
-        key = (row.module, row.phase, row.op)
-        found[key] = found.get(key, 0) + row.kernel_ns
+        found[row.module, row.phase, row.op] += row.kernel_ns
     return found

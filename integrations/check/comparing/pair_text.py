@@ -13,8 +13,12 @@ _OPS_SHOWN = 3
 
 def pair_lines(pair: Pair) -> list[str]:
     """The comparison for a terminal."""
+    heading = [*pair.warnings]
+    for letter, side in (("A", pair.first), ("B", pair.second)):
+        heading.append(f"{letter}  {side.title}: {side.about}")
+        heading += [f"     {note}" for note in side.notes]
     return [
-        *(printable(line) for line in _heading(pair)),
+        *(printable(line) for line in (*heading, _verdict(pair), "")),
         *figure_lines(pair.judgement, ("A", "B"), is_judged=False),
         *(printable(line) for line in _price_lines(pair)),
         *reasons(pair.judgement, pair.second.folder),
@@ -25,14 +29,6 @@ def pair_markdown(pair: Pair) -> str:
     """The same for a pull request."""
     text = "\n".join(pair_lines(pair))
     return f"## Two forecasts compared\n\n````text\n{text}\n````\n"
-
-
-def _heading(pair: Pair) -> list[str]:
-    lines = []
-    for letter, side in (("A", pair.first), ("B", pair.second)):
-        lines.append(f"{letter}  {side.title}: {side.about}")
-        lines += [f"     {note}" for note in side.notes]
-    return [*pair.warnings, *lines, _verdict(pair), ""]
 
 
 def _verdict(pair: Pair) -> str:

@@ -71,10 +71,9 @@ def pair_of_revisions(
                 _side(tree, process, program, gpu, request.options)
                 for tree, process in zip(trees, running, strict=True)
             ]
-        failures = [item for item in found if isinstance(item, str)]
         first, second = found
         if isinstance(first, str) or isinstance(second, str):
-            yield "; ".join(failures)
+            yield "; ".join(item for item in found if isinstance(item, str))
         else:
             yield pair_of(first, second)
 
@@ -105,6 +104,6 @@ def _hints(failure: str, tree: Tree) -> Sequence[str]:
     found = _FILE_IN_ERROR.search(failure)
     if found is None or not tree.revision.commit or Path(found[1]).is_absolute():
         return []
-    if not (Path.cwd() / found[1]).exists():
+    if not Path(found[1]).exists():
         return []
     return [f"git does not keep it: --link {Path(found[1]).parts[0]} lets both trees have it"]

@@ -68,7 +68,12 @@ def batch_change_of(before: Mapping[str, float], now: Mapping[str, float]) -> Ba
     """
     samples = _counts("samples_per_step", before, now)
     tokens = _counts("tokens_per_step", before, now)
-    is_longer = samples is not None and tokens is not None and not _are_in_step(samples, tokens)
+    # Where a sample has another number of tokens than before.
+    is_longer = (
+        samples is not None
+        and tokens is not None
+        and samples[0] * tokens[1] != samples[1] * tokens[0]
+    )
     unit, counts = ("token", tokens) if samples is None or is_longer else ("sample", samples)
     if counts is None or counts[0] == counts[1]:
         return None
@@ -97,8 +102,3 @@ def _counts(
     if not before.get(name) or not now.get(name):
         return None
     return int(before[name]), int(now[name])
-
-
-def _are_in_step(samples: tuple[int, int], tokens: tuple[int, int]) -> bool:
-    """Whether a sample has as many tokens as before."""
-    return samples[0] * tokens[1] == samples[1] * tokens[0]

@@ -74,24 +74,9 @@ def metric_changes(
     batch: BatchChange | None = None,
     *,
     compares_rates: bool = True,
-    may_improve: bool = True,
 ) -> Iterator[MetricChange]:
     """The change of each figure that has a tolerance, and of the throughput where both know it and
-    `compares_rates`. Unless `may_improve`, nothing is called better."""
-    for change in _changes(before, now, by_tool, tolerances, batch, compares_rates=compares_rates):
-        is_better = change.status == "better" and not may_improve
-        yield change._replace(status="within") if is_better else change
-
-
-def _changes(
-    before: Mapping[str, float],
-    now: Mapping[str, float],
-    by_tool: Mapping[str, float],
-    tolerances: Mapping[str, Tolerance],
-    batch: BatchChange | None,
-    *,
-    compares_rates: bool,
-) -> Iterator[MetricChange]:
+    `compares_rates`."""
     latency: MetricChange | None = None
     for short, tolerance in tolerances.items():
         name = METRIC_OF.get(short, "")

@@ -66,30 +66,22 @@ def judgement_json(judgement: Judgement) -> dict[str, Any]:
 
 def benchmark_json(results: Sequence[CaseResult]) -> list[dict[str, Any]]:
     """For github-action-benchmark, tool `customSmallerIsBetter`."""
-    return [
-        _benchmark_row(
-            result.name,
-            result.case,
-            metric.title,
-            metric.unit or "count",
-            result.case.metrics[metric.name],
-        )
+    cases = [
+        (result.name, result.case)
         for result in results
         if result.case is not None and result.kind not in _GONE
-        for metric in METRICS
-    ] + [row for result in results for row in _time_of_one(result)]
-
-
-def _time_of_one(result: CaseResult) -> list[dict[str, Any]]:
-    """The throughput stated so that smaller is better."""
-    rate = None if result.case is None else rate_of(result.case.metrics)
-    if result.case is None or rate is None or result.kind in _GONE:
-        return []
-    metric, per_second = rate
-    one = metric.unit.removesuffix("s/s")
-    return [
-        _benchmark_row(result.name, result.case, f"time a {one}", f"us/{one}", 1e6 / per_second)
     ]
+    rows = [
+        _benchmark_row(name, case, metric.title, metric.unit or "count", case.metrics[metric.name])
+        for name, case in cases
+        for metric in METRICS
+    ]
+    for name, case in cases:
+        rate = rate_of(case.metrics)
+        if rate is not None:  # stated so that smaller is better
+            one = rate[0].unit.removesuffix("s/s")
+            rows.append(_benchmark_row(name, case, f"time a {one}", f"us/{one}", 1e6 / rate[1]))
+    return rows
 
 
 def _benchmark_row(name: str, case: Case, title: str, unit: str, value: float) -> dict[str, Any]:

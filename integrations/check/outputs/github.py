@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from neusight.integrations.check.causes import Cause
@@ -62,15 +62,6 @@ def _annotations(judgement: Judgement, folder: Path) -> list[tuple[str, str]]:
     return [(text, place) for place, text in found.items()] or [(figures, "")]
 
 
-def _made_at(growing: Sequence[Cause], totals: Mapping[str, float]) -> Sequence[str]:
-    """Where the module was made that grew most, if what grew is its size."""
-    first = max(
-        growing,
-        key=lambda cause: (_is_innermost(cause, growing), totals[cause.module], cause.amount),
-    )
-    return first.made if first.made and first.is_resized else ()
-
-
 def _add_annotation(
     found: dict[str, str],
     causes: Sequence[Cause],
@@ -86,16 +77,19 @@ def _add_annotation(
     totals: dict[str, float] = defaultdict(float)
     for cause in growing:
         totals[cause.module] += cause.amount
-    stack = _made_at(growing, totals) or stack
+    innermost = {
+        name for name in totals if not any(other.startswith(f"{name}.") for other in totals)
+    }
+    first = max(
+        growing, key=lambda cause: (cause.module in innermost, totals[cause.module], cause.amount)
+    )
+    if first.is_resized:
+        stack = first.made or stack
     if stack:
         named = sorted(totals, key=lambda module: -totals[module])[:3]
         modules = ", ".join(sorted(named))
         total = amount_text(sum(cause.amount for cause in growing), unit, signed=True)
         found.setdefault(own_line(stack, folder), f"{total} in {modules} ({figures})")
-
-
-def _is_innermost(cause: Cause, causes: Iterable[Cause]) -> bool:
-    return not any(other.module.startswith(f"{cause.module}.") for other in causes)
 
 
 def _annotation(level: str, text: str, title: str, place: str, folder: Path, root: Path) -> str:

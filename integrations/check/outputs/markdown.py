@@ -23,8 +23,8 @@ def markdown_report(results: Sequence[CaseResult], folder: Path) -> str:
         "## Performance forecast",
         "",
         "| case | result | step latency | throughput | peak memory |",
+        "|---|---|---:|---:|---:|",
     ]
-    lines.append("|---|---|---:|---:|---:|")
     for result in results:
         cells = [code_text(result.name), state_text(result), *_figure_cells(result)]
         lines.append(f"| {' | '.join(cells)} |")
@@ -65,7 +65,7 @@ def _markdown_section(result: CaseResult, folder: Path) -> list[str]:
 
 def code_text(text: str) -> str:
     """A name in a Markdown table, whatever is in it."""
-    ticks = "`" * (1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
+    ticks = _ticks_around(text)
     pad = " " if "`" in text else ""
     plain = printable(" ".join(text.split())).replace("|", "\\|")
     return f"{ticks}{pad}{plain}{pad}{ticks}"
@@ -73,5 +73,10 @@ def code_text(text: str) -> str:
 
 def _fenced(lines: Sequence[str]) -> str:
     text = "\n".join(lines)
-    fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
+    fence = _ticks_around(text).rjust(3, "`")
     return f"{fence}text\n{text}\n{fence}"
+
+
+def _ticks_around(text: str) -> str:
+    """One more than stand together in the text."""
+    return "`" + max(re.findall(r"`+", text), key=len, default="")

@@ -27,6 +27,7 @@ _KERNELS_SHOWN = 3
 _OPERATORS_SHOWN = 8
 #: Causes below this share of the largest are summed up.
 _LEAST_SHOWN = 0.002
+_MARKS = {"worse": "  WORSE", "better": "  better", "tool": "  (tool)"}
 
 
 def text_of(result: CaseResult, folder: Path, *, quiet: bool = False) -> str:
@@ -61,7 +62,8 @@ def figure_lines(
     lines = [f"  {'':<22}{titles[0]:>13}{titles[1]:>13}{'change':>11}{tolerated}"]
     for change in judgement.metrics:
         if not change.before == change.after == 0:
-            lines.append(_figure_line(change) + (_tolerated(change) if is_judged else ""))
+            verdict = f"  {change.tolerance}{_MARKS.get(change.status, '')}" if is_judged else ""
+            lines.append(_figure_line(change) + verdict)
     return [printable(line) for line in lines]
 
 
@@ -85,11 +87,6 @@ def _figure_line(change: MetricChange) -> str:
         title = f"{title}, {unit}"
         was, now = (text.removesuffix(f" {unit}") for text in (was, now))
     return f"  {title:<22}{was:>13}{now:>13}{change_text(change):>11}"
-
-
-def _tolerated(change: MetricChange) -> str:
-    mark = {"worse": "  WORSE", "better": "  better", "tool": "  (tool)"}.get(change.status, "")
-    return f"  {change.tolerance}{mark}"
 
 
 def _tool_lines(judgement: Judgement) -> list[str]:
@@ -116,16 +113,14 @@ def _cause_lines(judgement: Judgement, folder: Path) -> list[str]:
     ):
         if not causes:
             continue
-        total = sum(cause.amount for cause in causes)
         host = sum(cause.host_us for cause in causes)
         extra = f", {amount_text(host, 'us', signed=True)} on the host" if abs(host) >= 1 else ""
-        lines.append(f"  {title}: {amount_text(total, unit, signed=True)}{extra}")
+        lines.append(f"  {title}: {amount_text(_total(causes), unit, signed=True)}{extra}")
         groups = _by_module(causes)
         if judgement.case.bound != "host":  # what only costs the host costs no time then
             groups = [group for group in groups if any(cause.amount for cause in group)]
-        shown = groups[:_CAUSES_SHOWN]
-        largest = max((abs(_total(group)) for group in groups), default=0.0)
-        shown = [group for group in shown if abs(_total(group)) >= _LEAST_SHOWN * largest]
+        least = _LEAST_SHOWN * max(map(_weight, groups), default=0.0)
+        shown = [group for group in groups[:_CAUSES_SHOWN] if _weight(group) >= least]
         for group in shown:
             lines += _group_lines(group, unit, folder)
         if len(groups) > len(shown):
@@ -148,19 +143,21 @@ def _total(group: Iterable[Cause]) -> float:
     return sum(cause.amount for cause in group)
 
 
+def _weight(group: Iterable[Cause]) -> float:
+    """What the group adds or saves: of what only costs the host that."""
+    return abs(sum(cause.amount or cause.host_us for cause in group))
+
+
 def _by_module(causes: Iterable[Cause]) -> list[list[Cause]]:
     """Causes of the same modules together; the group that adds most (or saves most) first."""
     groups: dict[str, list[Cause]] = {}
     for cause in causes:
         groups.setdefault(cause.module, []).append(cause)
-    return sorted(
-        groups.values(),
-        key=lambda group: (-abs(sum(c.amount or c.host_us for c in group)), group[0].module),
-    )
+    return sorted(groups.values(), key=lambda group: (-_weight(group), group[0].module))
 
 
 def _group_lines(group: list[Cause], unit: str, folder: Path) -> list[str]:
-    total = sum(cause.amount for cause in group)
+    total = _total(group)
     host = sum(cause.host_us for cause in group)
     first = max(group, key=lambda cause: (abs(cause.amount), abs(cause.host_us)))
     amount = amount_text(total, unit, signed=True)

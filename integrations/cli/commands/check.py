@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from neusight.exit_codes import ExitCode
@@ -30,7 +30,7 @@ from neusight.integrations.cli.arguments import (
 from neusight.integrations.cli.files import (
     report_problems,
     tried,
-    write_files,
+    write_and_name,
     write_json,
     write_text,
 )
@@ -82,19 +82,19 @@ def add_arguments(check: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, program: Program | None) -> int:
     """Checks the program, or all of the project's cases; the exit code."""
     request, settings = _requested(options, program), read_settings(Path.cwd())
-    stated = _stated_tolerances(options.tolerance)
-    tolerances = parse_tolerances({**settings.tolerance, **stated})
+    tolerances = parse_tolerances({**settings.tolerance, **_stated_tolerances(options.tolerance)})
     path = Path(options.baseline or settings.baseline)
     baseline = read_baseline(path) if path.exists() or not options.update else {}
-    request = _with_operators(request, baseline, is_wanted=options.operators)
-    reports = _reports(options, path)
+    # Operators are recorded where they are requested, or the baseline has them.
+    with_operators = options.operators or any(case.operators for case in baseline.values())
+    request = replace(request, options=replace(request.options, with_operators=with_operators))
     results: list[CaseResult] = []
     plans = plans_of(request, settings, baseline)
     for plan in plans:
         try:
             seen = _seen(plan, baseline, is_apart=len(plans) > 1)
         except KeyboardInterrupt:
-            return _interrupted(reports, results, len(plans))
+            return _interrupted(options, path, results, len(plans))
         for name, target in zip(plan.names, plan.gpus, strict=True):
             results.append(result_of(name, seen[target.name], baseline.get(name), tolerances))
     known = {result.name for result in results}
@@ -103,13 +103,15 @@ def run(options: argparse.Namespace, program: Program | None) -> int:
         results = updated(path, results, removed)
     else:
         results += [removed_result(name, baseline[name], results) for name in removed]
-    return report(results, reports)
+    return _report(options, path, results)
 
 
-def _interrupted(reports: Reports, results: list[CaseResult], num_plans: int) -> int:
+def _interrupted(
+    options: argparse.Namespace, baseline: Path, results: list[CaseResult], num_plans: int
+) -> int:
     """Shows what is known by now; a baseline stays as it was."""
     if results:
-        report(results, reports)
+        _report(options, baseline, results)
     print(
         f"neusight: interrupted; {len(results)} results, of {num_plans} programs to check",
         file=sys.stderr,
@@ -143,27 +145,8 @@ def _requested(options: argparse.Namespace, program: Program | None) -> CheckReq
     )
 
 
-def _with_operators(
-    request: CheckRequest, baseline: Mapping[str, Case], *, is_wanted: bool
-) -> CheckRequest:
-    """Operators are recorded where they are requested, or the baseline has them."""
-    is_wanted = is_wanted or any(case.operators for case in baseline.values())
-    return replace(request, options=replace(request.options, with_operators=is_wanted))
-
-
 def _text(number: int | None) -> str | None:
     return None if number is None else str(number)
-
-
-def _reports(options: argparse.Namespace, baseline: Path) -> Reports:
-    return Reports(
-        baseline=baseline,
-        quiet=options.quiet,
-        json=options.json,
-        benchmark_json=options.benchmark_json,
-        junit=options.junit,
-        markdown=options.markdown,
-    )
 
 
 def _stated_tolerances(texts: Iterable[str]) -> dict[str, object]:
@@ -207,66 +190,42 @@ def _seen(
 
 
 def _observed(found: ProgramForecast, known: frozenset[tuple[str, str]]) -> Observation:
+    options = found.options
+    settings = {"steps": options.steps_text, **options.stated_ranks, **options.stated_batch}
+    if options.calibration is not None and found.forecast.calibration is not None:
+        settings["calibration"] = options.calibration
     return observe(
         found.forecast,
         program=found.program.words,
-        settings=_settings_of(found),
+        settings=settings,
         files=found.files,
         known_waits=known,
-        with_operators=found.options.with_operators,
+        with_operators=options.with_operators,
     )
-
-
-def _settings_of(found: ProgramForecast) -> dict[str, str]:
-    options = found.options
-    settings = {"steps": options.steps_text, **options.stated_ranks, **options.stated_batch}
-    if found.options.calibration is not None and found.forecast.calibration is not None:
-        settings["calibration"] = found.options.calibration
-    return settings
 
 
 # -- what is reported ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Reports:
-    """The baseline that results are compared with, and the files that report them."""
-
-    baseline: Path
-    quiet: bool
-    json: str | None
-    benchmark_json: str | None
-    junit: str | None
-    markdown: str | None
-
-
-def report(results: list[CaseResult], reports: Reports) -> int:
+def _report(options: argparse.Namespace, baseline: Path, results: list[CaseResult]) -> int:
     """Prints the report and writes what was asked for, all of it, before it reports problems."""
     folder = Path.cwd()
     for result in results:
-        print(fitted(text_of(result, folder, quiet=reports.quiet), sys.stdout))
+        print(fitted(text_of(result, folder, quiet=options.quiet), sys.stdout))
     pasted = [result.case for result in results if result.kind == "regression" and result.case]
-    if pasted and not reports.quiet:
-        path = reports.baseline
-        print(f"If this is meant, run it again with --update, or paste into {path}:")
+    if pasted and not options.quiet:
+        print(f"If this is meant, run it again with --update, or paste into {baseline}:")
         print("\n".join(figures_text(case) for case in pasted))
-    problems = _write(results, reports, folder) + _report_to_github(results, folder)
-    report_problems(problems)
-    code = max((result.exit_code for result in results), default=ExitCode.OK)
-    return max(code, ExitCode.WRONG_USE) if problems else code
-
-
-def _write(results: list[CaseResult], reports: Reports, folder: Path) -> list[str]:
-    writers = (
-        (reports.json, lambda path: write_json(path, report_json(results))),
-        (reports.benchmark_json, lambda path: write_json(path, benchmark_json(results))),
-        (reports.junit, lambda path: write_text(path, junit_xml(results))),
-        (reports.markdown, lambda path: write_text(path, markdown_report(results, folder))),
+    problems = write_and_name(
+        [
+            (options.json, lambda path: write_json(path, report_json(results))),
+            (options.benchmark_json, lambda path: write_json(path, benchmark_json(results))),
+            (options.junit, lambda path: write_text(path, junit_xml(results))),
+            (options.markdown, lambda path: write_text(path, markdown_report(results, folder))),
+        ]
     )
-    written, problems = write_files(writers)
-    for path in written:
-        print(f"written to {path}")
-    return problems
+    code = report_problems(problems + _report_to_github(results, folder))
+    return max([code, *(result.exit_code for result in results)])
 
 
 def _report_to_github(results: list[CaseResult], folder: Path) -> list[str]:

@@ -85,8 +85,14 @@ def run(options: argparse.Namespace, program: Program | None) -> int:
     if options.link:
         raise OptionError("--link is for revisions: --git A..B")
     if _is_recording(options.second):
+        from neusight.integrations.check.comparing.pair import Side, pair_of
+
         _require_recording(options.first, options.second)
-        return _run_recordings(options)
+        first, second = (
+            Side(path, _loaded(path, options), Path.cwd())
+            for path in (options.first, options.second)
+        )
+        return _print_pair(options, pair_of(first, second))
     return _run_profile(options)
 
 
@@ -152,8 +158,7 @@ def _written(
     )
     lines = [text, *(f"written to  {path}" for path in written)]
     print(fitted("\n".join(lines), sys.stdout))
-    report_problems(problems)
-    return ExitCode.WRONG_USE if problems else ExitCode.OK
+    return report_problems(problems)
 
 
 # -- two recordings ------------------------------------------------------------------------------
@@ -197,41 +202,25 @@ def _loaded(path: str, options: argparse.Namespace) -> Forecast:
     return found.on(options.gpu or found.gpu, **stated)
 
 
-def _run_recordings(options: argparse.Namespace) -> int:
-    from neusight.integrations.check.comparing.pair import Side, pair_of
-
-    here = Path.cwd()
-    first, second = (
-        Side(path, _loaded(path, options), here) for path in (options.first, options.second)
-    )
-    return _print_pair(options, pair_of(first, second))
-
-
 # -- two revisions -------------------------------------------------------------------------------
 
 
 def _run_revisions(options: argparse.Namespace, program: Program | None) -> int:
     from neusight.integrations.check.comparing.revisions import RevisionRequest, pair_of_revisions
+    from neusight.integrations.program.options import ProgramOptions, stated_options
 
     if program is None:
         raise OptionError(
             "give the script to compare: neusight compare --git main..HEAD --gpu H100 train.py"
         )
-    request = RevisionRequest(options.git, program, options.gpu, _program_options(options),
+    others = ProgramOptions(
+        quiet=True, with_stack=True, samples=options.samples, tokens=options.tokens
+    )
+    stated = {name: getattr(options, name) for name in ("host", "predictor", "steps", "torch")}
+    request = RevisionRequest(options.git, program, options.gpu, stated_options(stated, others),
                               tuple(options.link))  # fmt: skip
     with pair_of_revisions(request, report_progress=print_progress) as pair:
         if isinstance(pair, str):
             print(f"neusight: {pair}", file=sys.stderr)
             return ExitCode.SCRIPT_FAILED
         return _print_pair(options, pair, program)
-
-
-def _program_options(options: argparse.Namespace) -> Any:
-    from neusight.integrations.program.options import ProgramOptions, stated_options
-
-    others = ProgramOptions(
-        quiet=True, with_stack=True, samples=options.samples, tokens=options.tokens
-    )
-    return stated_options(
-        {name: getattr(options, name) for name in ("host", "predictor", "steps", "torch")}, others
-    )

@@ -39,7 +39,9 @@ def run(options: argparse.Namespace) -> int:
         return ExitCode.OK
     families: dict[tuple[str, str], list[GPU]] = {}
     for item in sorted(map(find_gpu, gpus()), key=_newest_first):
-        families.setdefault((item.vendor, _family(item)), []).append(item)
+        major, minor = item.compute_capability
+        version = "" if item.vendor == "amd" else f" ({major}.{minor})"
+        families.setdefault((item.vendor, f"{item.architecture}{version}"), []).append(item)
     print(f"{'':<44}{'peak TFLOP/s':>14}")
     print(f"{'name':<27}{'memory':>6}{'GB/s':>6}{'watts':>6}{'bf16':>6}{'fp32':>7}")
     for (_, family), members in families.items():
@@ -90,12 +92,6 @@ def _newest_first(item: GPU) -> tuple[bool, int, int, str]:
     """NVIDIA before AMD, then by compute capability in descending order, then by name."""
     major, minor = item.compute_capability
     return item.vendor == "amd", -major, -minor, item.name
-
-
-def _family(item: GPU) -> str:
-    """The heading of a group of GPUs: "Ampere (8.6)"."""
-    major, minor = item.compute_capability
-    return item.architecture if item.vendor == "amd" else f"{item.architecture} ({major}.{minor})"
 
 
 def _row(item: GPU) -> str:

@@ -7,7 +7,6 @@ import re
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from neusight.exit_codes import ExitCode
 from neusight.fake_cuda.distributed.rank import GPUS_PER_NODE, Rank
-from neusight.integrations.cli.files import report_problems, tried, write_json
+from neusight.integrations.cli.files import report_problems, write_files, write_json
 from neusight.integrations.cli.planning.candidates import Candidate
 from neusight.integrations.cli.planning.points import PlanRequest, evaluated
 from neusight.integrations.cli.planning.processes import in_processes, num_cores
@@ -130,17 +129,18 @@ def plan_layouts(options: argparse.Namespace, gpu_names: list[str]) -> int:
             request,
             in_processes,
             run_whole=partial(_run_whole, options, request),
-            report=_reporter(options),
+            report=lambda text: (
+                None if options.quiet else print(f"neusight: {text}", file=sys.stderr, flush=True)
+            ),
         )
     names = tuple(gpu.name for gpu in request.gpus)
     script = options.script if found.prices else None
     report = LayoutReport(found, request.shape, request.work, prices, names, script, training)
     print(report.text())
-    problems = _written(options, request, report)
-    report_problems(problems)
+    code = report_problems(_written(options, request, report))
     if not found.prices:
         return ExitCode.JUDGED if found.least_needed_bytes else ExitCode.SCRIPT_FAILED
-    return ExitCode.WRONG_USE if problems else ExitCode.OK
+    return code
 
 
 def _written(
@@ -149,13 +149,17 @@ def _written(
     """Writes what was asked for; what went wrong."""
     from neusight.integrations.layouts.report import script_text
 
-    problems: list[str] = []
-    script, found, per_node = report.script, report.found, request.gpus_per_node
-    if script is not None:
+    def write_script(path: str) -> None:
+        found, per_node = report.found, request.gpus_per_node
         text = script_text(request.source, found.prices[0], request.work, gpus_per_node=per_node)
-        problems += tried(lambda: Path(script).write_text(text, encoding="utf-8"), script)
-    if options.json:
-        problems += tried(lambda: write_json(options.json, report.to_json()), options.json)
+        Path(path).write_text(text, encoding="utf-8")
+
+    _, problems = write_files(
+        [
+            (report.script, write_script),
+            (options.json, lambda path: write_json(path, report.to_json())),
+        ]
+    )
     return problems
 
 
@@ -242,11 +246,3 @@ def _world_sizes(text: str) -> list[int]:
     if not all(word.isdecimal() and int(word) > 0 for word in words):
         raise OptionError(f"--world-size is {text!r}; it must be a number, or several: 8,16,32")
     return [int(word) for word in words]
-
-
-def _reporter(options: argparse.Namespace) -> Callable[[str], None]:
-    def report(text: str) -> None:
-        if not options.quiet:
-            print(f"neusight: {text}", file=sys.stderr, flush=True)
-
-    return report

@@ -6,10 +6,9 @@ import argparse
 import sys
 import time
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from neusight.exit_codes import ExitCode
-from neusight.fake_cuda.distributed.rank import Rank
 from neusight.integrations.cli.arguments import (
     OF_FILES,
     OF_RANKS,
@@ -23,12 +22,12 @@ from neusight.integrations.cli.commands.layouts import (
     plan_layouts,
     token_count,
 )
-from neusight.integrations.cli.files import report_problems, write_files, write_json
-from neusight.integrations.cli.launchers import Launched, launched
+from neusight.integrations.cli.files import report_problems, write_and_name, write_json
+from neusight.integrations.cli.launchers import launched
 from neusight.integrations.cli.planning.candidates import Candidate, candidates_of
 from neusight.integrations.cli.planning.points import PlanPoint, PlanRequest, evaluated_in_turn
 from neusight.integrations.cli.planning.processes import num_cores
-from neusight.integrations.cli.planning.ranking import RankedBy, Ranking, interim_text
+from neusight.integrations.cli.planning.ranking import Ranking, interim_text
 from neusight.integrations.cli.screen import coloured
 from neusight.integrations.cli.sweep import parse_sweep
 from neusight.integrations.program.options import (
@@ -89,19 +88,6 @@ def add_arguments(plan: argparse.ArgumentParser) -> None:
     add_model_arguments(plan)
 
 
-@dataclass(frozen=True)
-class Planned:
-    """What a command line of `neusight plan` asks for."""
-
-    candidates: tuple[Candidate, ...]
-    request: PlanRequest
-    ranked_by: RankedBy
-    jobs: int
-    ray: str | None
-    json: str | None
-    is_quiet: bool
-
-
 def progress_line(done: int, total: int, found: list[PlanPoint], *, elapsed_s: float) -> str:
     """What a candidate came to, and the time that the others take at the pace so far."""
     left = total - done
@@ -115,83 +101,66 @@ def run(options: argparse.Namespace, program: Program | None) -> int:
         if program is not None:
             raise OptionError("give a script or --model, not both")
         return plan_layouts(options, _gpu_names(options))
-    planned = _planned(options, program)
+    candidates, request = _planned(options, program)
     raises_from_here()
     points: dict[int, list[PlanPoint]] = {}
     is_interrupted = False
-    total = len(planned.candidates)
+    total = len(candidates)
     begin_s = time.monotonic()
     try:
         with (
-            reporting_work(
-                lambda: f"{len(points)} of {total} done", quiet=planned.is_quiet
-            ) as show,
+            reporting_work(lambda: f"{len(points)} of {total} done", quiet=options.quiet) as show,
             closing(
                 evaluated_in_turn(
-                    planned.request,
-                    planned.candidates,
-                    at_once=planned.jobs,
-                    ray=planned.ray,
+                    request,
+                    candidates,
+                    at_once=options.jobs or num_cores(),
+                    ray=options.ray,
                     while_waiting=show,
                 )
             ) as done,
         ):
             for position, found in done:
                 points[position] = found
-                if not planned.is_quiet:
+                if not options.quiet:
                     elapsed_s = time.monotonic() - begin_s
                     line = progress_line(len(points), total, found, elapsed_s=elapsed_s)
                     print(line, file=sys.stderr, flush=True)
     except KeyboardInterrupt:
         is_interrupted = True
     in_order = tuple(point for position in sorted(points) for point in points[position])
-    ranking = Ranking(planned.candidates, in_order, planned.ranked_by)
+    ranking = Ranking(candidates, in_order, options.by)
     print(coloured(ranking.text(), sys.stdout))
-    written, problems = write_files(
-        [(planned.json, lambda path: write_json(path, ranking.to_json()))]
+    code = report_problems(
+        write_and_name([(options.json, lambda path: write_json(path, ranking.to_json()))])
     )
-    for path in written:
-        print(f"written to {path}")
-    report_problems(problems)
     if is_interrupted:
         return ExitCode.INTERRUPTED
     if all(point.row is None for point in in_order):
         return ExitCode.SCRIPT_FAILED
-    return ExitCode.WRONG_USE if problems else ExitCode.OK
+    return code
 
 
 # -- what is asked for -----------------------------------------------------------------------------
 
 
-def _planned(options: argparse.Namespace, program: Program | None) -> Planned:
-    """The command line as values; OptionError or UnknownGPUError for what cannot be planned."""
+def _planned(
+    options: argparse.Namespace, program: Program | None
+) -> tuple[tuple[Candidate, ...], PlanRequest]:
+    """What is to be tried, and how; OptionError or UnknownGPUError for what cannot be planned."""
     if options.train_tokens is not None or options.mtbf is not None:
         raise OptionError("--train-tokens and --mtbf are for --model")
-    if program is None:
-        raise OptionError("give the script to plan: neusight plan --gpu H100 train.py")
+    assert program is not None  # what lacks one was refused before it was parsed
     start = launched(program)
     program = program if start is None else start.program
     program.require_script()
     if options.jobs < 0:
         raise OptionError(f"--jobs is {options.jobs}; it must be above 0")
     sweeps = [parse_sweep(text, takes_flags=True) for text in options.sweep]
-    ranks = _ranks(options, start)
-    return Planned(
-        candidates=tuple(candidates_of(program, sweeps, ranks)),
-        request=_request(options),
-        ranked_by=options.by,
-        jobs=options.jobs or num_cores(),
-        ray=options.ray,
-        json=options.json,
-        is_quiet=options.quiet,
-    )
-
-
-def _ranks(options: argparse.Namespace, start: Launched | None) -> list[Rank | None]:
-    """The rank that each number of ranks is run as."""
     sizes = [None] if options.world_size is None else _numbers(options.world_size)
     given = {**vars(options), "gpu": _gpu_names(options)}
-    return [rank_options(argparse.Namespace(**{**given, "world_size": n}), start) for n in sizes]
+    ranks = [rank_options(argparse.Namespace(**{**given, "world_size": n}), start) for n in sizes]
+    return tuple(candidates_of(program, sweeps, ranks)), _request(options)
 
 
 def _numbers(text: str) -> list[int | None]:

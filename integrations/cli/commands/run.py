@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -164,7 +164,8 @@ def run(options: argparse.Namespace, program: Program | None) -> int:
     if outcome.failure:
         return ExitCode.INTERRUPTED if outcome.is_interrupted else ExitCode.SCRIPT_FAILED
     if not recording.num_ops:
-        print(f"neusight: {no_cuda_hint(request.program, _own_words(request))}", file=sys.stderr)
+        own = ["run", *(word for name in request.gpu_names for word in ("--gpu", name))]
+        print(f"neusight: {no_cuda_hint(request.program, own)}", file=sys.stderr)
         return ExitCode.WRONG_USE
     if not all(report.fits for report in reports):
         return ExitCode.JUDGED
@@ -176,12 +177,16 @@ def run(options: argparse.Namespace, program: Program | None) -> int:
 
 def _requested(options: argparse.Namespace, program: Program | None) -> RunRequest:
     """The command line as values; OptionError or UnknownGPUError for what cannot be run."""
-    if program is None:
-        raise OptionError("give the script to run: neusight run --gpu H100 train.py")
+    assert program is not None  # what lacks one was refused before it was parsed
     start = launched(program)
     command = shlex.join(["neusight", *options.own_words, *program.words])
     program = program if start is None else start.program
     program.require_script()
+    date = ""
+    if options.html:  # what is wrong with the day is said before anything is recorded
+        from neusight.integrations.report.html import report_date
+
+        date = report_date()
     request = RunRequest(
         program=program,
         gpu_names=tuple(options.gpu),
@@ -198,17 +203,10 @@ def _requested(options: argparse.Namespace, program: Program | None) -> RunReque
         explain=tuple(options.explain),
         measured=options.measured,
         command=command,
-        date=_date(options.html),
+        date=date,
     )
     _require_sense(request)
     return request
-
-
-def _date(html: str | None) -> str:
-    """The day of a report, if one is written; OptionError before anything is recorded."""
-    from neusight.integrations.report.html import report_date
-
-    return report_date() if html else ""
 
 
 def _require_sense(request: RunRequest) -> None:
@@ -245,15 +243,16 @@ def _program_options(options: argparse.Namespace, start: Launched | None) -> Pro
     return stated_options(stated_of_pricing(options), others)
 
 
-def _own_words(request: RunRequest) -> list[str]:
-    return ["run", *(word for name in request.gpu_names for word in ("--gpu", name))]
-
-
 # -- several values, several GPUs ----------------------------------------------------------------
 
 
 def _sweep(request: RunRequest, text: str) -> int:
     from neusight.integrations.cli.sweep import parse_sweep, sweep_table
+    from neusight.integrations.cli.sweep_page import sweep_html
+
+    def write_page(path: str) -> None:
+        page = sweep_html(sweep, points, command=request.command, date=request.date)
+        write_text(path, page)
 
     raises_from_here()
     sweep = parse_sweep(text)
@@ -273,7 +272,7 @@ def _sweep(request: RunRequest, text: str) -> int:
     written, problems = write_files(
         [
             (request.json, lambda path: write_json(path, sweep.to_json(points))),
-            (request.html, lambda path: _write_sweep_page(path, request, sweep, points)),
+            (request.html, write_page),
         ]
     )
     for path in written:
@@ -314,15 +313,6 @@ def _swept(request: RunRequest, sweep: Sweep) -> list[SweepPoint]:
     ]
 
 
-def _write_sweep_page(
-    path: str, request: RunRequest, sweep: Sweep, points: Sequence[SweepPoint]
-) -> None:
-    """Writes the curves."""
-    from neusight.integrations.cli.sweep_page import sweep_html
-
-    write_text(path, sweep_html(sweep, points, command=request.command, date=request.date))
-
-
 def _priced_on_others(first: ProgramForecast, request: RunRequest) -> list[Forecast]:
     """The forecasts on the other GPUs; those are left out and named where the program would have to
     run again, but was interrupted."""
@@ -361,10 +351,9 @@ def _report(
     which is reported after it, so that nothing computed is lost."""
     outcome, is_quiet = first.outcome, request.options.quiet
     is_written = request.html or request.json or request.trace
-    needs_advice = is_written or (len(forecasts) == 1 and not is_quiet)
-    needs_advice = needs_advice and not outcome.failure  # there is no step to change
-    # What is gained on one rank alone is not what all of them gain.
-    needs_advice = needs_advice and not first.forecast.ranks
+    is_shown = is_written or (len(forecasts) == 1 and not is_quiet)
+    # After a failure there is no step to change; what one rank gains is not what all of them gain.
+    needs_advice = is_shown and not outcome.failure and not first.forecast.ranks
     advice = [advice_for(forecast) if needs_advice else [] for forecast in forecasts]
     trials = tried_compiling(first, forecasts) if request.tries and not outcome.failure else []
     for number, trial in enumerate(trials):
@@ -377,7 +366,11 @@ def _report(
         print_screen(_screen(request, first, problems), forecasts, advice)
     for report in reports:
         print(report.verdict if is_quiet else f"\n{report}")
-    _print_trials(trials, is_quiet=is_quiet)
+    for trial in trials:
+        lines = trial_lines(trial)
+        if len(trials) > 1:
+            print(f"\n{trial.eager.gpu.name}")
+        print(lines[0].strip() if is_quiet else printable_text("\n".join(["", *lines])))
     problems += _explain(request, forecasts)
     report_problems([*_end_of(outcome), *problems])
     return problems
@@ -394,14 +387,6 @@ def _explain(request: RunRequest, forecasts: list[Forecast]) -> list[str]:
             except ValueError as error:
                 missing[f"--explain: {error}"] = None
     return list(missing)
-
-
-def _print_trials(trials: list[Trial], *, is_quiet: bool) -> None:
-    for trial in trials:
-        lines = trial_lines(trial)
-        if len(trials) > 1:
-            print(f"\n{trial.eager.gpu.name}")
-        print(lines[0].strip() if is_quiet else printable_text("\n".join(["", *lines])))
 
 
 def _end_of(outcome: Outcome) -> list[str]:
@@ -446,8 +431,7 @@ def _write(
     trials: list[Trial],
 ) -> list[str]:
     def write_document(path: str) -> None:
-        document = _document(forecasts, advice, request.prices)
-        write_json(path, document | _is_requested(trials, reports))
+        write_json(path, _document(forecasts, advice, request.prices, reports, trials))
 
     problems: list[str] = []
     first = forecasts[0]
@@ -480,18 +464,12 @@ def _write_html(
     write_text(path, page)
 
 
-def _is_requested(trials: list[Trial], reports: list[MemoryReport]) -> dict[str, Any]:
-    """What `--try` and `--max-memory` add to the document."""
-    found: dict[str, Any] = {}
-    if trials:
-        found["tried"] = {"compile": [trial_json(trial) for trial in trials]}
-    if reports:
-        found["max_memory"] = [report.to_json() for report in reports]
-    return found
-
-
 def _document(
-    forecasts: list[Forecast], advice: list[list[Advice]], prices: dict[str, float]
+    forecasts: list[Forecast],
+    advice: list[list[Advice]],
+    prices: dict[str, float],
+    reports: list[MemoryReport],
+    trials: list[Trial],
 ) -> dict[str, Any]:
     content = [
         {**forecast.to_json(), "advice": [item.to_json() for item in found]}
@@ -499,10 +477,13 @@ def _document(
     ]
     failed = any(forecast.failure for forecast in forecasts)
     compared = [] if failed else lay_side_by_side(forecasts, prices).to_json()
-    if len(content) == 1:
-        return {**content[0], "side_by_side": compared}
-    return {
+    document = {
+        **(content[0] if len(content) == 1 else {"forecasts": content}),
         "schema_version": content[0]["schema_version"],
-        "forecasts": content,
         "side_by_side": compared,
     }
+    if trials:
+        document["tried"] = {"compile": [trial_json(trial) for trial in trials]}
+    if reports:
+        document["max_memory"] = [report.to_json() for report in reports]
+    return document

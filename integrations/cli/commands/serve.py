@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from neusight.exit_codes import ExitCode
 from neusight.integrations.cli.arguments import add_options
-from neusight.integrations.cli.files import report_problems, write_files, write_json, write_text
+from neusight.integrations.cli.files import report_problems, write_and_name, write_json, write_text
 from neusight.integrations.cli.screen import coloured
 from neusight.predictors.errors import OptionError
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from neusight.integrations.serving.request import ServeRequest
     from neusight.integrations.serving.service import Deployment, LoadPoint, Server, ServerSettings
     from neusight.predictors.gpu import GPU
-    from neusight.serving.quantization import Adapters
 
 HELP = "forecast a model server under a load of requests"
 DESCRIPTION = (
@@ -233,7 +232,9 @@ def _planned(
 def _settings(options: argparse.Namespace) -> ServerSettings:
     from neusight.integrations.serving.service import ServerSettings
     from neusight.serving.prices import Engine
+    from neusight.serving.quantization import Adapters
 
+    count = options.lora_adapters
     return ServerSettings(
         engine=Engine(options.engine, overlaps=not options.no_async_scheduling),
         max_num_seqs=options.max_num_seqs,
@@ -249,17 +250,10 @@ def _settings(options: argparse.Namespace) -> ServerSettings:
         kv_dtype=_KV_DTYPES[options.kv_cache_dtype],
         drafts=options.speculative_tokens,
         acceptance=options.acceptance,
-        adapters=_adapters(options),
+        adapters=Adapters(count, options.lora_rank) if count else None,
         expert_parallel=options.enable_expert_parallel,
         seed=options.seed,
     )
-
-
-def _adapters(options: argparse.Namespace) -> Adapters | None:
-    from neusight.serving.quantization import Adapters
-
-    count = options.lora_adapters
-    return Adapters(count, options.lora_rank) if count else None
 
 
 def _servers(options: argparse.Namespace, request: ServeRequest) -> list[Server]:
@@ -350,18 +344,18 @@ def _write(
     highest: Highest,
 ) -> list[str]:
     """Writes what was asked for; what could not be written."""
+    from neusight.integrations.serving.document import serving_document
+    from neusight.integrations.serving.timeline import write_serving_timeline
+
     baseline = options.baseline if options.update else None
-    written, problems = write_files(
+    return write_and_name(
         [
-            (baseline, lambda path: _write_document(path, points, highest)),
-            (options.json, lambda path: _write_document(path, points, highest)),
+            (baseline, lambda path: write_json(path, serving_document(points, highest))),
+            (options.json, lambda path: write_json(path, serving_document(points, highest))),
             (options.html, lambda path: _write_page(path, options, request, points, highest)),
-            (options.trace, lambda path: _write_trace(path, points)),
+            (options.trace, lambda path: write_serving_timeline(path, points)),
         ]
     )
-    for path in written:
-        print(f"written to {path}")
-    return problems
 
 
 def _stored(options: argparse.Namespace) -> dict[str, Any] | None:
@@ -393,12 +387,6 @@ def _judged(
     return list(found.failures)
 
 
-def _write_document(path: str, points: list[LoadPoint], highest: Highest) -> None:
-    from neusight.integrations.serving.document import serving_document
-
-    write_json(path, serving_document(points, highest))
-
-
 def _write_page(
     path: str,
     options: argparse.Namespace,
@@ -412,9 +400,3 @@ def _write_page(
     command = shlex.join(["neusight", *options.own_words])
     page = serving_page(points, highest, slo=request.slo, command=command, date=report_date())
     write_text(path, page)
-
-
-def _write_trace(path: str, points: list[LoadPoint]) -> None:
-    from neusight.integrations.serving.timeline import write_serving_timeline
-
-    write_serving_timeline(path, points)

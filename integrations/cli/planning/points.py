@@ -99,7 +99,11 @@ def evaluated_in_turn(
     if ray is not None:
         done = on_ray(work, candidates, address=ray, while_waiting=while_waiting)
     else:
-        _load_once()
+        # What each candidate needs is there when their processes are forked.
+        hide_gpus()
+        import neusight.fake_cuda.session
+        import neusight.session  # noqa: F401
+
         done = in_processes(work, candidates, at_once=at_once, while_waiting=while_waiting)
     for position, found in done:
         if isinstance(found, LostWorker):
@@ -109,17 +113,16 @@ def evaluated_in_turn(
             yield position, found
 
 
-def _load_once() -> None:
-    """What each candidate needs, so that it is there when their processes are forked."""
-    hide_gpus()
-    import neusight.fake_cuda.session
-    import neusight.session  # noqa: F401
-
-
 def evaluated(request: PlanRequest, candidate: Candidate) -> list[PlanPoint]:
     """A point for each GPU; one without a GPU where the program failed."""
     try:
-        options = _options_of(request, candidate)
+        options = replace(
+            request.options,
+            quiet=True,
+            rank=candidate.rank,
+            ranks=request.ranks,
+            is_guarded=is_guarded(is_command_line=True, allow_writes=request.options.allow_writes),
+        )
         with _output_kept() as errors:
             first = forecast_program(candidate.program, request.gpus[0], options, is_apart=True)
             problem = _problem_of(first, errors, request)
@@ -131,18 +134,6 @@ def evaluated(request: PlanRequest, candidate: Candidate) -> list[PlanPoint]:
         return [PlanPoint(candidate, problem=_first_line(str(error)))]
 
 
-def _options_of(request: PlanRequest, candidate: Candidate) -> ProgramOptions:
-    """OptionError for ranks that the candidate does not have."""
-    allow_writes = request.options.allow_writes
-    return replace(
-        request.options,
-        quiet=True,
-        rank=candidate.rank,
-        ranks=request.ranks,
-        is_guarded=is_guarded(is_command_line=True, allow_writes=allow_writes),
-    )
-
-
 def _points(
     candidate: Candidate, forecasts: Sequence[Forecast], prices: Mapping[str, float]
 ) -> list[PlanPoint]:
@@ -151,17 +142,12 @@ def _points(
     for forecast, row in zip(forecasts, rows, strict=True):
         step = steady_step_of(forecast.timeline)
         exposed_ns = 0 if step is None else step.exposed_communication_ns
-        points.append(
-            PlanPoint(candidate, row.gpu, row, exposed_ns / _NS_PER_US, _memory_problem(row))
-        )
+        problem = ""
+        if row.memory_verdict == "does not fit":
+            used, capacity = bytes_text(row.used_bytes or 0), bytes_text(row.capacity_bytes)
+            problem = f"does not fit: {used} of {capacity}"
+        points.append(PlanPoint(candidate, row.gpu, row, exposed_ns / _NS_PER_US, problem))
     return points
-
-
-def _memory_problem(row: SideBySideRow) -> str:
-    if row.memory_verdict != "does not fit":
-        return ""
-    used, capacity = bytes_text(row.used_bytes or 0), bytes_text(row.capacity_bytes)
-    return f"does not fit: {used} of {capacity}"
 
 
 def _problem_of(first: ProgramForecast, errors: IO[bytes], request: PlanRequest) -> str:

@@ -52,10 +52,15 @@ class Ranking:
     ranked_by: RankedBy = "time"
 
     @cached_property
+    def _fitting(self) -> list[tuple[PlanPoint, SideBySideRow]]:
+        found = [(point, point.row) for point in self.points if not point.problem]
+        return [(point, row) for point, row in found if row is not None]
+
+    @cached_property
     def unit(self) -> _Unit:
         """Tokens or samples, if all that fit show how many they take in, by the same means: else
         candidates of other batches could not be compared; else steps."""
-        rows = [point.row for point in self.points if point.row is not None and not point.problem]
+        rows = [row for _, row in self._fitting]
         if len({row.batch_source for row in rows}) > 1:
             return _UNITS[-1]
         return next(unit for unit in _UNITS if all(unit.rate(row) is not None for row in rows))
@@ -63,8 +68,8 @@ class Ranking:
     @property
     def ranked(self) -> list[PlanPoint]:
         """The points that fit, best first; equal ones in the order of the candidates."""
-        fitting = [point for point in self.points if point.row is not None and not point.problem]
-        return sorted(fitting, key=self._cost if self.ranked_by == "cost" else self._time)
+        points = [point for point, _ in self._fitting]
+        return sorted(points, key=self._cost if self.ranked_by == "cost" else self._time)
 
     @property
     def excluded(self) -> list[PlanPoint]:
@@ -96,13 +101,7 @@ class Ranking:
 
     @cached_property
     def _has_prices(self) -> bool:
-        rows = [point.row for point in self.points if point.row is not None and not point.problem]
-        return all(row.price_per_hour is not None for row in rows)
-
-    @property
-    def _cost_title(self) -> str:
-        count = "1000 steps" if self.unit.name == "steps" else f"1M {self.unit.name}"
-        return f"cost, {count}" if self._has_prices else f"GPU h, {count}"
+        return all(row.price_per_hour is not None for _, row in self._fitting)
 
     # -- what is shown -----------------------------------------------------------------------------
 
@@ -120,9 +119,10 @@ class Ranking:
 
     def _table(self) -> str:
         names = [name for name, _ in self.candidates[0].settings]
+        count = "1000 steps" if self.unit.name == "steps" else f"1M {self.unit.name}"
         header = [
             "rank", *names, "GPU", "ms a step", "80 % range", f"{self.unit.name}/s", "MFU",
-            "exposed", "GiB", "fits", self._cost_title,
+            "exposed", "GiB", "fits", f"{'cost' if self._has_prices else 'GPU h'}, {count}",
         ]  # fmt: skip
         cells = [
             [str(place), *self._cells(point)] for place, point in enumerate(self.ranked, start=1)
@@ -149,9 +149,7 @@ class Ranking:
     def _best(self) -> str:
         fastest, cheapest = min(self.ranked, key=self._time), min(self.ranked, key=self._cost)
         stated = f"fastest: {fastest.title}; cheapest: {cheapest.title}"
-        assert fastest.row is not None
-        ranks = {point.row.world_size for point in self.ranked if point.row is not None}
-        if max(ranks) > 1:
+        if max(row.world_size for _, row in self._fitting) > 1:
             stated += (
                 "\nrates and costs are those of all ranks; a step, MFU, exposed communication (ms) "
                 "and memory those of one"

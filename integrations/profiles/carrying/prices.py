@@ -108,12 +108,6 @@ class _Described:
         """What its kernels take on the target."""
         return sum(estimate.latency_us for _, estimate in self.here)
 
-    @property
-    def ratio(self) -> float:
-        """What its kernels take on the target over what they take on the source."""
-        before = sum(estimate.latency_us for _, estimate in self.there)
-        return self.here_us / before
-
     def scale(self, events: Sequence[DeviceEvent], index: int, *, kept: float) -> float:
         """What the `index`-th event of the op is multiplied by, where `kept` of the deviation from
         the forecast stays. Kernel by kernel where as many were described on both, else as one.
@@ -275,7 +269,11 @@ class _Carrying:
         if self._source == self._target:
             way, spread = "measured", 0.0
         else:
-            us *= self._link_ratio() if way == "link" else self._bandwidth_ratio()
+            us *= (
+                self._link_ratio()
+                if way == "link"
+                else _bandwidth(self._source) / _bandwidth(self._target)
+            )
         estimate = _estimate(us, us / (1.0 + spread), us * (1.0 + spread), way)
         call = OpCall(OpSignature(op, "default", (), ()), MathMode())
         return CarriedKernel(event, position, kernel, call, estimate, way)
@@ -341,9 +339,6 @@ class _Carrying:
             compute=kernel.compute,
         )
 
-    def _bandwidth_ratio(self) -> float:
-        return _bandwidth(self._source) / _bandwidth(self._target)
-
     def _link_ratio(self) -> float:
         before = self._source.pcie_gbps or self._target.pcie_gbps
         return before / (self._target.pcie_gbps or before) if before else 1.0
@@ -352,7 +347,7 @@ class _Carrying:
 def _across_vendors(us: float, known: _Described, events: Sequence[DeviceEvent]) -> Estimate:
     """One of the events of an op on another vendor's GPU: its share of what is forecast there."""
     measured_us = sum(event.duration_ns for event in events) / _NS_PER_US
-    us *= known.here_us / measured_us if measured_us else known.ratio
+    us *= known.here_us / (measured_us or 1.0)
     spread = 1.0 + _ACROSS_VENDORS_SPREAD
     return _estimate(us, us / spread, us * spread, "forecast")
 

@@ -90,8 +90,8 @@ def paired_operators(
     names, our_names = Counter(real.names()), Counter(ours.names())
     has_engine = [any(name.startswith(_ENGINE) for name in found) for found in (names, our_names)]
     if not all(has_engine):
-        real.splice(_ENGINE)
-        ours.splice(_ENGINE)
+        real.splice_engine()
+        ours.splice_engine()
     found = _Alignment()
     found.align(real, ours)
     engine = sum(count for name, count in names.items() if name.startswith(_ENGINE))
@@ -125,14 +125,14 @@ class _Node:
             yield node.name
             stack += node.children
 
-    def splice(self, prefix: str) -> None:
-        """Puts the children of operators whose names begin so in their place."""
+    def splice_engine(self) -> None:
+        """Puts the children of what the engine records around nodes in their place."""
         stack = [self]
         while stack:
             node = stack.pop()
             kept: list[_Node] = []
             for child in node.children:
-                kept += child.children if child.name.startswith(prefix) else [child]
+                kept += child.children if child.name.startswith(_ENGINE) else [child]
             node.children = kept
             stack += kept
 

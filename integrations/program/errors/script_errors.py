@@ -36,7 +36,7 @@ def _torch_folder() -> str:
 def script_traceback(error: BaseException) -> str:
     """The traceback as Python prints it, without the frames of torch and neusight."""
     shown = TracebackException.from_exception(error)
-    _keep_script_frames(shown, set())
+    _keep_script_frames(shown)
     return "".join(shown.format())
 
 
@@ -81,23 +81,18 @@ def without_own_frames(shown: TracebackType | None) -> TracebackType | None:
     return rebuilt
 
 
-def _keep_script_frames(shown: TracebackException, seen: set[int]) -> None:
-    if id(shown) in seen:
-        return
-    seen.add(id(shown))
-    if shown.__suppress_context__ or _is_internal(shown.__context__):
+def _keep_script_frames(shown: TracebackException) -> None:
+    """Python has made a tree of it: no error is in it twice."""
+    context = shown.__context__
+    is_internal = context is not None and not any(map(_is_script, context.stack))
+    if shown.__suppress_context__ or is_internal:  # raised and caught again below the script
         shown.__context__ = None
     frames = [frame for frame in shown.stack if _is_script(frame)]
     shown.stack = traceback.StackSummary.from_list(frames)
     linked = [shown.__cause__, shown.__context__, *(getattr(shown, "exceptions", None) or ())]
     for other in linked:
         if other is not None:
-            _keep_script_frames(other, seen)
-
-
-def _is_internal(shown: TracebackException | None) -> bool:
-    """Whether an error was raised and caught again below the script."""
-    return shown is not None and not any(map(_is_script, shown.stack))
+            _keep_script_frames(other)
 
 
 def _is_script(frame: FrameSummary) -> bool:

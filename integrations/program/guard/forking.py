@@ -5,14 +5,17 @@ from __future__ import annotations
 import multiprocessing.process
 import os
 import signal
+import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any, NoReturn
 
 from neusight.exit_codes import ExitCode
 from neusight.integrations.program.guard.system_calls import system_call
-from neusight.interrupts import RELAY
+from neusight.interrupts import RELAY, take_relayed
 
 # Linux, include/uapi/linux/prctl.h.
 _PR_SET_PDEATHSIG = 1
@@ -48,19 +51,35 @@ def refusal_of(action: Callable[[], object]) -> str:
         return file.read().decode()
 
 
-def end_with_parent(parent: int) -> None:
-    """In a forked process: it is killed when the process above ends."""
-    system_call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
-def leave_exit_to_parent() -> None:
-    """What the parent would remove at its end (temporary folders) is not this process's to, nor are
-    the processes that it would wait for."""
-    multiprocessing.process._children.clear()  # type: ignore[attr-defined]  # as its own forks do
-    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
-        finalizer.atexit = False
+def end_after(
+    work: Callable[[], object], *, parent: int, handlers: Mapping[int, Any], mask: Iterable[int]
+) -> NoReturn:
+    """In a forked process: does the work and ends the process, past everything that the parent has
+    still to do; it is killed when the parent ends. Signals have these handlers and this mask."""
+    own, status = os.getpid(), 0
+    try:
+        system_call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+        for number, handler in {**handlers, RELAY: take_relayed}.items():
+            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        # What the parent would remove at its end (temporary folders) is not this process's to, nor
+        # are the processes that it would wait for: as forks of multiprocessing do.
+        multiprocessing.process._children.clear()  # type: ignore[attr-defined]
+        for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+            finalizer.atexit = False
+        work()
+    except KeyboardInterrupt:
+        status = ExitCode.INTERRUPTED
+    except BaseException:  # nothing above would report it
+        if os.getpid() == own:
+            sys.excepthook(*sys.exc_info())
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
+        os._exit(status)
 
 
 def ignore_interrupts() -> None:

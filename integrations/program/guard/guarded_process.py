@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, TypeVar
 
 from neusight.exit_codes import ExitCode
 from neusight.fake_cuda.overlay.python_functions import install_retries
@@ -30,10 +30,9 @@ from neusight.fake_cuda.store.changes import keep as keep_changes
 from neusight.fake_cuda.store.leftovers import remove_leftovers
 from neusight.fake_cuda.store.store import Store
 from neusight.integrations.program.guard.forking import (
-    end_with_parent,
+    end_after,
     fork,
     ignore_interrupts,
-    leave_exit_to_parent,
     refusal_of,
     text_of_end,
 )
@@ -56,7 +55,6 @@ from neusight.interrupts import (
     handled_by,
     raises_from_here,
     signals_held,
-    take_relayed,
 )
 from neusight.predictors.errors import OptionError
 
@@ -351,7 +349,9 @@ def _run_child(
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, [*ENDING_SIGNALS, RELAY])
         child = fork()
         if child == 0:
-            _be_child(work, parent, interrupt, mask)
+            ends = [one for one in _ENDING_SIGNALS if signal.getsignal(one) is not signal.SIG_IGN]
+            own = {**dict.fromkeys(ends, signal.SIG_DFL), signal.SIGINT: interrupt}
+            end_after(work, parent=parent, handlers=own, mask=mask)
         signals.child = child
         status: int | None = None
         try:
@@ -486,33 +486,6 @@ def _children() -> list[int]:
 # -- the child -----------------------------------------------------------------------------------
 
 
-def _be_child(
-    work: Callable[[], None], parent: int, interrupt: Any, mask: Iterable[int]
-) -> NoReturn:
-    """Does the work and ends the process, past everything that the parent has still to do."""
-    own, status = os.getpid(), 0
-    try:
-        end_with_parent(parent)
-        for number in _ENDING_SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, interrupt)
-        signal.signal(RELAY, take_relayed)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        leave_exit_to_parent()
-        work()
-    except KeyboardInterrupt:
-        status = ExitCode.INTERRUPTED
-    except BaseException:  # nothing above would report it
-        if os.getpid() == own:
-            sys.excepthook(*sys.exc_info())
-    finally:
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(Exception):
-                stream.flush()
-        os._exit(status)
-
-
 def _answer(work: Callable[[], object], folder: str) -> None:
     """Works, and passes on what came of it. What a script forked off and let run to the end has
     nothing to report."""
@@ -529,14 +502,13 @@ def _answer(work: Callable[[], object], folder: str) -> None:
         return
     gc.collect()  # files that the script left open are written to their ends
     place = f"{folder}/{_ANSWER}/{_ANSWER}"
+
+    def write(data: bytes) -> None:
+        with os.fdopen(opened(f"{place}.part", _NEW_FILE, 0o600), "wb") as file:
+            file.write(data)
+
     try:
-        _write(opened(f"{place}.part", _NEW_FILE, 0o600), data)
+        write(data)
     except OSError as error:
-        reason = f"{_TOO_LARGE}: {error.strerror}"
-        _write(opened(f"{place}.part", _NEW_FILE, 0o600), encoded(reason))
+        write(encoded(f"{_TOO_LARGE}: {error.strerror}"))
     renamed(f"{place}.part", place)
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)

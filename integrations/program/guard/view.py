@@ -165,7 +165,8 @@ def _cover_folders(layers: str, kept: Mapping[str, int]) -> None:
     _bind_kept("", kept)
     for folder in split:
         _make_read_only(folder)
-    _drop_capabilities()
+    # Without the rights that the user namespace gave the modes of the user's own files hold again.
+    _call("capset", struct.pack("II", _CAPABILITY_VERSION_3, 0), bytes(24))
 
 
 def _cover(layers: str, folder: str, mounts: Mapping[str, _Mount], split: list[str]) -> None:
@@ -188,11 +189,6 @@ def _cover(layers: str, folder: str, mounts: Mapping[str, _Mount], split: list[s
     for path in sorted(below):
         with suppress(PermissionError):
             _cover(layers, path, mounts, split)
-
-
-def _drop_capabilities() -> None:
-    """The rights that the user namespace gave: the modes of the user's own files hold again."""
-    _call("capset", struct.pack("II", _CAPABILITY_VERSION_3, 0), bytes(24))
 
 
 # -- mounts --------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from neusight.integrations.program.progress.terminal import Terminal, terminal_of
 
@@ -23,11 +23,11 @@ _MINUTE_S = 60.0
 _monotonic = time.monotonic  # the true one: a script's clock shows the forecast
 
 
-class ReportInterval:
+class ReportInterval(NamedTuple):
     """Seconds until the first report, which a quicker program never gets, and between reports."""
 
-    def __init__(self, first_s: float, then_s: float) -> None:
-        self.first_s, self.then_s = first_s, then_s
+    first_s: float
+    then_s: float
 
 
 #: On a terminal, where a line is rewritten, and where each stays.

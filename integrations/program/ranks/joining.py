@@ -11,7 +11,7 @@ from textwrap import indent
 from typing import TYPE_CHECKING
 
 from neusight.exit_codes import ExitCode
-from neusight.failure import FAILURE_OPTION
+from neusight.failure import FAILURE_OPTION, failure_options, failure_text
 from neusight.integrations.program.guard.forking import text_of_end
 from neusight.integrations.program.recorded import Recorded
 from neusight.integrations.program.runner import Outcome
@@ -35,16 +35,15 @@ def joined(ranks: Ranks, *, are_stated: bool) -> Recorded:
             raise process.done.error
     if ranks.failed is not None:
         return _failed(ranks, ranks.failed)
-    found: dict[int, Recorded] = {
-        rank: process.done.answer
-        for rank, process in ranks.processes.items()
-        if process.done is not None
-    }
-    if len(found) < len(ranks.processes) or any(
-        one.outcome.is_interrupted for one in found.values()
-    ):
-        return _interrupted(next(iter(found.values()), None))
-    first = next(iter(found.values()))
+    found: dict[int, Recorded] = ranks.answers
+    first = next(iter(found.values()), None)
+    all_ended = len(found) == len(ranks.processes)
+    if first is None or not all_ended or any(one.outcome.is_interrupted for one in found.values()):
+        # How far each rank came is unknown, so only the first one's steps are reported.
+        outcome = Outcome(failure="interrupted", exit_code=ExitCode.INTERRUPTED)
+        if first is None:
+            return Recorded(replace(outcome, is_lost=True))
+        return replace(first, outcome=outcome)
     error = HangError(ranks.unmet) if ranks.unmet else shared_device_error(found)
     if error is not None:
         return refused(first, error)
@@ -63,11 +62,7 @@ def joined(ranks: Ranks, *, are_stated: bool) -> Recorded:
 
 
 def _failed(ranks: Ranks, rank: int) -> Recorded:
-    ended: dict[int, Recorded] = {
-        number: process.done.answer
-        for number, process in ranks.processes.items()
-        if process.done is not None
-    }
+    ended: dict[int, Recorded] = ranks.answers
     if rank not in ended:
         status = ranks.processes[rank].status
         assert status is not None
@@ -84,7 +79,12 @@ def _failed(ranks: Ranks, rank: int) -> Recorded:
     if those != [next(iter(ranks.processes))]:
         shown = indent(shown, f"[{who}] ", lambda line: True)
     outcome = replace(found.outcome, failure=failure, traceback=shown)
-    return replace(found, outcome=outcome, recording=_of_failed(found.recording, who))
+    recording = found.recording
+    if recording is not None and FAILURE_OPTION in recording.options:
+        failure = f"{who}: {recording.options[FAILURE_OPTION]}"
+        options = {**recording.options, FAILURE_OPTION: failure}
+        recording = replace(recording, options=options)
+    return replace(found, outcome=outcome, recording=recording)
 
 
 def _left_waiting(recording: Recording | None) -> str:
@@ -103,14 +103,6 @@ def _left_waiting(recording: Recording | None) -> str:
         "their first collective",
     )
     return f"on a cluster the others wait for it in {last}, unless they fail too"
-
-
-def _of_failed(recording: Recording | None, who: str) -> Recording | None:
-    """What it recorded, whose failure says which rank it was."""
-    if recording is None or FAILURE_OPTION not in recording.options:
-        return recording
-    failure = f"{who}: {recording.options[FAILURE_OPTION]}"
-    return replace(recording, options={**recording.options, FAILURE_OPTION: failure})
 
 
 def shared_device_error(found: Mapping[int, Recorded]) -> MismatchError | None:
@@ -133,21 +125,12 @@ def shared_device_error(found: Mapping[int, Recorded]) -> MismatchError | None:
 
 
 def refused(first: Recorded, error: Exception) -> Recorded:
-    """What this rank recorded, where ranks could not go on together."""
-    from neusight.failure import failure_options, failure_text
-
+    """What the first rank recorded, where ranks could not go on together."""
     assert first.recording is not None
     stated = {**first.recording.options, **failure_options(error)}
     outcome = Outcome(failure_text(error), exit_code=1)
-    return replace(first, outcome=outcome, recording=replace(first.recording, options=stated))
-
-
-def _interrupted(first: Recorded | None) -> Recorded:
-    """How far each rank came is unknown, so only the first one's steps are reported."""
-    outcome = Outcome(failure="interrupted", exit_code=ExitCode.INTERRUPTED)
-    if first is None:
-        return Recorded(replace(outcome, is_lost=True))
-    return replace(first, outcome=outcome)
+    recording = replace(first.recording, options=stated)
+    return replace(first, outcome=outcome, recording=recording, ranks=())
 
 
 def _standing_for_all(

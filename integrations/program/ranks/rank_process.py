@@ -10,18 +10,18 @@ import sys
 from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal, NoReturn, TextIO
+from functools import partial
+from typing import Any, Literal, TextIO
 
 from neusight.exit_codes import ExitCode
 from neusight.fake_cuda.distributed.peers.link import Link, RemoteLink, receive, send
 from neusight.integrations.program.guard.forking import (
-    end_with_parent,
+    end_after,
     fork,
     ignore_interrupts,
-    leave_exit_to_parent,
 )
 from neusight.integrations.program.guard.results import decoded, encoded_error
-from neusight.interrupts import RELAY, take_relayed
+from neusight.interrupts import RELAY
 
 #: Begins the last message of a rank.
 _DONE = "done"
@@ -129,7 +129,12 @@ class RankProcess:
                 os.close(writing)
             if pipes:
                 sys.stdout, sys.stderr = map(_line_by_line, (1, 2))
-            _be_rank(rank, work, theirs, parent, interrupt)
+            end_after(
+                partial(_send_result, rank, work, theirs),
+                parent=parent,
+                handlers={signal.SIGINT: interrupt},
+                mask=set(mask) - {signal.SIGINT, RELAY},
+            )
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         theirs.close()
         outputs = []
@@ -211,38 +216,8 @@ def _line_by_line(descriptor: int) -> TextIO:
     return open(descriptor, "w", buffering=1, errors="backslashreplace", closefd=False)
 
 
-def _be_rank(
-    rank: int,
-    work: RankWork,
-    connection: socket.socket,
-    parent: int,
-    interrupt: Any,
-) -> NoReturn:
-    """Does the work, shows what came of it, and ends the process."""
+def _send_result(rank: int, work: RankWork, connection: socket.socket) -> None:
     own = os.getpid()
-    try:
-        end_with_parent(parent)
-        signal.signal(signal.SIGINT, interrupt)
-        signal.signal(RELAY, take_relayed)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, RELAY])
-        leave_exit_to_parent()
-        _send_result(rank, work, connection, own)
-    except BaseException:  # nothing above would report it
-        if os.getpid() == own:
-            sys.excepthook(*sys.exc_info())
-    finally:
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(Exception):
-                stream.flush()
-        os._exit(0)
-
-
-def _send_result(
-    rank: int,
-    work: RankWork,
-    connection: socket.socket,
-    own: int,
-) -> None:
     try:
         done = pickle.dumps(Done(*work(rank, RemoteLink(connection))), pickle.HIGHEST_PROTOCOL)
         ignore_interrupts()

@@ -17,7 +17,7 @@ from typing import Any
 
 from neusight.fake_cuda.distributed.peers.link import handled
 from neusight.fake_cuda.distributed.peers.message_server import MessageServer
-from neusight.integrations.program.ranks.rank_process import RankEnd, RankProcess, RankWork
+from neusight.integrations.program.ranks.rank_process import RankProcess, RankWork
 from neusight.interrupts import RELAY
 from neusight.predictors.errors import OptionError
 
@@ -33,6 +33,15 @@ class Ranks:
     processes: dict[int, RankProcess] = field(default_factory=dict)
     failed: int | None = None
     unmet: str = ""
+
+    @property
+    def answers(self) -> dict[int, Any]:
+        """What the work of each that has ended returned."""
+        return {
+            rank: process.done.answer
+            for rank, process in self.processes.items()
+            if process.done is not None
+        }
 
 
 def run_side_by_side(
@@ -154,7 +163,9 @@ class _Server:
         """Answers all ranks until they have ended."""
         while self._live:
             self._serve_once()
-            self._answer()
+            answers, self._exchange.answers = self._exchange.answers, []
+            for rank, answer in answers:
+                self.ranks.processes[rank].send(answer)
 
     def _serve_once(self) -> None:
         poll = select.poll()
@@ -176,13 +187,11 @@ class _Server:
                 handled(self._exchange, process.rank, request)
         elif process.ended in ready:  # and all that it sent was read
             process.close()
-        if process.end is not None and process.rank not in self._over:
-            self._over.add(process.rank)
-            self._record_end(process, process.end)
-
-    def _record_end(self, process: RankProcess, end: RankEnd) -> None:
-        if end != "failed":
-            self._exchange.end(process.rank, end)
+        if process.end is None or process.rank in self._over:
+            return
+        self._over.add(process.rank)
+        if process.end != "failed":
+            self._exchange.end(process.rank, process.end)
         elif self.ranks.failed is None:
             self.ranks.failed = process.rank
             process.show_kept()
@@ -192,12 +201,6 @@ class _Server:
         for process in self._live:
             if process is not but:
                 process.kill()
-
-    def _answer(self) -> None:
-        """Sends ranks what they wait for."""
-        answers, self._exchange.answers = self._exchange.answers, []
-        for rank, answer in answers:
-            self.ranks.processes[rank].send(answer)
 
     # -- waiting ----------------------------------------------------------------------------------
 

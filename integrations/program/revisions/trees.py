@@ -7,7 +7,6 @@ import shutil
 import signal
 import sys
 import tempfile
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from neusight.integrations.program.program import Program
 from neusight.integrations.program.revisions.git import Repository, Revision
+from neusight.interrupts import handled_by
 from neusight.predictors.errors import OptionError
 
 
@@ -76,7 +76,9 @@ def checked_out(
         trees = []
         for number, revision in enumerate(revisions):
             if not revision.commit:
-                trees.append(Tree(revision, repository.root, here, _uncommitted(repository)))
+                count = repository.num_changed
+                changed = [f"{count} file{'s' if count > 1 else ''} not committed"] if count else []
+                trees.append(Tree(revision, repository.root, here, tuple(changed)))
                 continue
             root = place / "ab"[number % 2]
             repository.check_out(revision.commit, root)
@@ -88,7 +90,7 @@ def checked_out(
             trees.append(tree)
         yield trees
     finally:
-        with _uninterrupted():
+        with handled_by({signal.SIGINT: lambda number, frame: None}):  # nothing is left behind
             _remove(place)
 
 
@@ -110,11 +112,6 @@ def program_in(program: Program, trees: Sequence[Tree]) -> Program:
                 "both have it, under the same name."
             )
     return replace(program, target=name)
-
-
-def _uncommitted(repository: Repository) -> tuple[str, ...]:
-    count = repository.num_changed
-    return (f"{count} file{'s' if count > 1 else ''} not committed",) if count else ()
 
 
 def _check_out_submodules(repository: Repository, commit: str, root: Path) -> Iterator[str]:
@@ -152,16 +149,3 @@ def _remove(place: Path) -> None:
             if not any(Path(kept).parent.iterdir()):
                 Path(kept).parent.rmdir()
     shutil.rmtree(place, ignore_errors=True)
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Delays Ctrl-C until the block ends, so that nothing is left behind."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)

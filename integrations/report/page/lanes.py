@@ -20,6 +20,7 @@ from neusight.timeline.spans import (
     Timeline,
     number_of_thread,
 )
+from neusight.timeline.steady import kernels_of
 
 _NS_PER_US = 1000
 _KIND_OF_HOST = {"sync": "wait", "work": "wait", "module": "module", "annotation": "module"}
@@ -84,18 +85,21 @@ def lanes_of(timeline: Timeline, step: StepSpan) -> Lanes:
     the host runs ahead."""
     begin_ns = step.done_ns - step.latency_ns
     host = timeline.host[step.first_host : step.last_host]
-    own = timeline.kernels[step.first_kernel : step.last_kernel]
+    own = kernels_of(step, timeline)
     backlog = [k for k in timeline.kernels[: step.first_kernel] if k.end_ns > step.start_ns]
     steps = list(_steps(timeline, step, begin_ns))
     return Lanes(
         start_ns=step.start_ns - begin_ns,
         end_ns=step.latency_ns,
-        boundaries=(*sorted(span.end_ns for span in steps),),
+        boundaries=tuple(sorted(span.end_ns for span in steps)),
         lanes=(
             Lane("steps", steps),
             *work_lanes(own, begin_ns),
             *_stream_lanes(own, backlog, step.start_ns, begin_ns),
-            *_host_lanes(host, step.first_host, begin_ns),
+            *(
+                Lane(f"host, {thread}{'' if number_of_thread(thread) else ' thread'}", spans)
+                for thread, spans in _host_threads(host, step.first_host, begin_ns).items()
+            ),
         ),
     )
 
@@ -184,14 +188,8 @@ def _stream_lanes(
         yield Lane(f"GPU, stream {stream}", lanes[stream])
 
 
-def _host_lanes(host: Sequence[HostSpan], first: int, begin_ns: int) -> Iterator[Lane]:
-    """A lane for each thread; what lies in another span lies a row below it."""
-    for thread, spans in _host_threads(host, first, begin_ns).items():
-        title = thread if number_of_thread(thread) else f"{thread} thread"
-        yield Lane(f"host, {title}", spans)
-
-
 def _host_threads(host: Sequence[HostSpan], first: int, begin_ns: int) -> dict[Thread, list[Drawn]]:
+    """The spans of each thread; what lies in another span lies a row below it."""
     depths: dict[int, int] = {}
     lanes: dict[Thread, list[Drawn]] = defaultdict(list)
     for position, span in enumerate(host, start=first):

@@ -136,7 +136,8 @@ def _alive_table(forecast: Forecast, detail: Detail) -> str:
     left = [figures for _, figures in ordered[detail.num_rows :]]
     rest: list[str | Cell] = []
     if left:
-        rest = [counted(len(left), "more row"), *_figures(_totals(left), total), "", ""]
+        sums_left = [sum(column) for column in zip(*left, strict=True)]
+        rest = [counted(len(left), "more row"), *_figures(sums_left, total), "", ""]
     caption = (
         f"Alive at the peak, at {peak.source.op} in {peak.source.module or '(no module)'}. A star "
         "stands for each number."
@@ -145,10 +146,6 @@ def _alive_table(forecast: Forecast, detail: Detail) -> str:
     )
     header = ["module", "memory", "share", "tensors", "phase", "kind"]
     return table(header, rows, caption=caption, words={4, 5}, rest=rest, bars={2})
-
-
-def _totals(figures: Sequence[Sequence[int]]) -> list[int]:
-    return [sum(row[column] for row in figures) for column in (0, 1)]
 
 
 def _figures(figures: Sequence[int], total: int) -> list[Cell]:

@@ -19,7 +19,8 @@ from neusight.integrations.report.page.html_tables import (
     table,
     time_cell,
 )
-from neusight.timeline.spans import HostSpan, KernelSpan, StepSpan
+from neusight.timeline.spans import KernelSpan, StepSpan
+from neusight.timeline.steady import kernels_of
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
@@ -138,18 +139,14 @@ def _joined(members: Sequence[ModuleNode], *, is_all: bool) -> ModuleNode:
     one.name = "*" if is_all else _ranges(names)
     one.names = names
     one.instances = [
-        [list(found) for found in member.all_figures()] for member in _in_one_order(members)
+        [list(found) for found in _ordered_as(member, members[0]).all_figures()]
+        for member in members
     ]
     return one
 
 
-def _in_one_order(members: Sequence[ModuleNode]) -> Iterator[ModuleNode]:
-    """The members, the parts of each in the order of the first one's."""
-    for member in members:
-        yield _ordered_as(member, members[0])
-
-
 def _ordered_as(node: ModuleNode, first: ModuleNode) -> ModuleNode:
+    """A node with its parts in the order of the first one's."""
     by_name = {part.name: part for part in node.parts}
     parts = [_ordered_as(by_name[part.name], part) for part in first.parts]
     return ModuleNode(node.name, node.kind, node.figures, parts)
@@ -188,25 +185,21 @@ def _ranges(names: Sequence[str]) -> str:
 def view_of_modules(forecast: Forecast, step: StepSpan, name: str, detail: Detail) -> str:
     """The tree, drawn by the page's script from element `name`; without a script, a table."""
     timeline = forecast.timeline
-    kernels = timeline.kernels[step.first_kernel : step.last_kernel]
+    kernels = kernels_of(step, timeline)
     held: dict[str, int] = defaultdict(int)
     for row in forecast.memory.alive:
         held[row.module or f"({row.phase})"] += row.num_bytes
-    kinds = _kinds(timeline.host[step.first_host : step.last_host])
+    host = timeline.host[step.first_host : step.last_host]
+    kinds = {span.name: span.detail.partition(" ")[0] for span in host if span.kind == "module"}
     tree = module_tree(kernels, held=held, kinds=kinds)
     listed = _Listed(detail.num_instances)
-    data = {"root": listed.json_of(tree), "left_out": 0}
-    data["left_out"] = listed.num_left_out
+    data = {"root": listed.json_of(tree), "left_out": listed.num_left_out}
     if not tree.parts:
         return '<p class="muted">No kernel ran, in no module.</p>'
     return (
         f'<div class="tree" data-source="{name}"></div>'
         f"<noscript>{_static_table(kernels, detail)}</noscript>{data_element(name, data)}"
     )
-
-
-def _kinds(host: Iterable[HostSpan]) -> dict[str, str]:
-    return {span.name: span.detail.partition(" ")[0] for span in host if span.kind == "module"}
 
 
 class _Listed:
@@ -241,9 +234,7 @@ class _Listed:
 def _rounded(figures: Sequence[int]) -> list[float]:
     """Times in microseconds, to a tenth."""
     times = [round(time_ns / _NS_PER_US, 1) for time_ns in figures[: _OTHER + 1]]
-    return [int(time) if time == int(time) else time for time in times] + list(
-        figures[_OTHER + 1 :]
-    )
+    return [*(int(time) if time.is_integer() else time for time in times), *figures[_OTHER + 1 :]]
 
 
 def _static_table(kernels: Sequence[KernelSpan], detail: Detail) -> str:

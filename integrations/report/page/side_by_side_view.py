@@ -13,9 +13,10 @@ from neusight.integrations.report.page.lanes import Lane, Lanes, work_lanes
 from neusight.integrations.report.page.timeline_view import view_of_timeline
 from neusight.integrations.report.side_by_side import lay_side_by_side
 from neusight.output.figures import Row
+from neusight.predictors.files import number_of
 from neusight.predictors.formatting import counted, time_text
 from neusight.predictors.kernel import KernelClass
-from neusight.timeline.steady import steady_step_of
+from neusight.timeline.steady import kernels_of, steady_step_of
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
@@ -51,9 +52,9 @@ def view_of_several(
     """What differs in what was run comes first; then figures, bars, timelines and tables."""
     stated = _unlike(forecasts, labels) if unlike is None else unlike
     compared = lay_side_by_side(forecasts, prices)
-    figures = _beyond_names(compared.cells())
     rows: list[list[str | Cell]] = [
-        [label, *cells] for label, cells in zip(labels, figures, strict=True)
+        [label, *map(_numbered, cells)]
+        for label, (_, *cells) in zip(labels, compared.cells(), strict=True)
     ]
     parts = [
         *(f'<p class="bad">{escape(line)}</p>' for line in stated),
@@ -61,21 +62,20 @@ def view_of_several(
     ]
     if len(forecasts) > 1:
         parts += [_bars(forecasts, labels), _clock(forecasts, labels, detail)]
-        parts += _tables(forecasts[:_MOST_COLUMNS], labels, detail)
+        parts.append("<h3>Where the time goes in each</h3>")
+        shown, names = forecasts[:_MOST_COLUMNS], labels[:_MOST_COLUMNS]
+        by_class = [_times(forecast.verdict.by_kernel_class) for forecast in shown]
+        by_module = [_times(forecast.verdict.by_module) for forecast in shown]
+        parts.append(_times_table("kernel class", names, by_class, detail))
+        parts.append(_times_table("module", names, by_module, detail))
     return "".join(parts)
 
 
-def _beyond_names(cells: Sequence[Sequence[str]]) -> list[list[str | Cell]]:
-    """Cells after the name, those that are numbers with their value."""
-    return [[_numbered(cell) for cell in row[1:]] for row in cells]
-
-
 def _numbered(text: str) -> str | Cell:
-    figure, *_ = text.replace(",", "").removesuffix("%").split()
-    try:
-        return Cell(text, float(figure.removesuffix("%")))
-    except ValueError:
-        return text
+    """Cells that are numbers with their value."""
+    figure, *_ = text.replace(",", "").split()
+    number = number_of(figure.removesuffix("%"))
+    return text if number is None else Cell(text, number)
 
 
 def _unlike(forecasts: Sequence[Forecast], labels: Sequence[str]) -> Iterator[str]:
@@ -97,10 +97,8 @@ def _unlike(forecasts: Sequence[Forecast], labels: Sequence[str]) -> Iterator[st
 
 def _batch_text(forecast: Forecast) -> str:
     batch = forecast.verdict.whole_batch
-    words = [
-        *([counted(batch.samples, "sample")] if batch.samples else []),
-        *([counted(batch.tokens, "token")] if batch.tokens else []),
-    ]
+    counts = ((batch.samples, "sample"), (batch.tokens, "token"))
+    words = [counted(count, unit) for count, unit in counts if count]
     return ", ".join(words) or "not known"
 
 
@@ -168,7 +166,7 @@ def _clock(forecasts: Sequence[Forecast], labels: Sequence[str], detail: Detail)
         if step is None:
             continue
         ends.add(step.latency_ns)
-        kernels = forecast.timeline.kernels[step.first_kernel : step.last_kernel]
+        kernels = kernels_of(step, forecast.timeline)
         for lane in work_lanes(kernels, step.done_ns - step.latency_ns):
             spans = [span for span in lane.spans if span.row < _MODULE_ROWS]
             lanes.append(Lane(f"{label}: {lane.name}", spans))
@@ -188,16 +186,6 @@ def _clock(forecasts: Sequence[Forecast], labels: Sequence[str], detail: Detail)
 # -- tables --------------------------------------------------------------------------------------
 
 
-def _tables(forecasts: Sequence[Forecast], labels: Sequence[str], detail: Detail) -> Iterator[str]:
-    """Times of each, the first one's difference to the second where there are two."""
-    by_class = [_times(forecast.verdict.by_kernel_class) for forecast in forecasts]
-    by_module = [_times(forecast.verdict.by_module) for forecast in forecasts]
-    names = labels[: len(forecasts)]
-    yield "<h3>Where the time goes in each</h3>"
-    yield _times_table("kernel class", names, by_class, detail)
-    yield _times_table("module", names, by_module, detail)
-
-
 def _times(rows: Sequence[Row]) -> dict[str, float]:
     """Time by name; blocks that repeat are one."""
     sums: dict[str, float] = defaultdict(float)
@@ -209,6 +197,7 @@ def _times(rows: Sequence[Row]) -> dict[str, float]:
 def _times_table(
     what: str, labels: Sequence[str], times: Sequence[Mapping[str, float]], detail: Detail
 ) -> str:
+    """Times of each, the first one's difference to the second where there are two."""
     names = sorted(
         {name for found in times for name in found},
         key=lambda name: (-max(found.get(name, 0.0) for found in times), name),

@@ -20,6 +20,7 @@ from neusight.predictors.formatting import counted
 from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.predictors.predictor import Estimate
 from neusight.timeline.spans import StepSpan
+from neusight.timeline.steady import kernels_of
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
@@ -63,7 +64,7 @@ def _cells(row: Row) -> list[str | Cell]:
 def _kernel_table(forecast: Forecast, step: StepSpan, detail: Detail) -> str:
     """Equal kernels of the step together, the longest first."""
     sums: dict[Kernel, tuple[int, int, Estimate]] = {}
-    for span in forecast.timeline.kernels[step.first_kernel : step.last_kernel]:
+    for span in kernels_of(step, forecast.timeline):
         count, time_ns, _ = sums.get(span.kernel, (0, 0, span.estimate))
         sums[span.kernel] = (count + 1, time_ns + span.duration_ns, span.estimate)
     longest = sorted(sums.items(), key=lambda item: (-item[1][1], item[0].key))

@@ -15,8 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from neusight.integrations.suites.case import CannotBuild, CaseProgram
-from neusight.integrations.suites.programs.step import Step
+from neusight.integrations.suites.case import CannotBuild, CaseProgram, Step
 
 #: What a configuration file says that is no argument of the model's configuration.
 _NOT_OF_THE_MODEL = ("architectures", "transformers_version", "torch_dtype", "model_type")

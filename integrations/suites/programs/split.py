@@ -15,9 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from neusight.integrations.suites.case import CannotBuild, CaseProgram
+from neusight.integrations.suites.case import CannotBuild, CaseProgram, Step
 from neusight.integrations.suites.programs.language import language_model
-from neusight.integrations.suites.programs.step import Step
 
 
 def split_step(program: CaseProgram, settings: Mapping[str, Any]) -> Step:

@@ -22,9 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from neusight.integrations.suites.case import CannotBuild, CaseProgram
+from neusight.integrations.suites.case import CannotBuild, CaseProgram, Step
 from neusight.integrations.suites.programs.language import language_model, step_of_model
-from neusight.integrations.suites.programs.step import Step
 
 #: The name of this attention in transformers' register, and of the masked bias at the bias.
 _ATTENTION, _MASKED = "scores_with_bias_in_place", "masked_once"

@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from neusight.integrations.suites.case import CannotBuild, CaseProgram
-from neusight.integrations.suites.programs.step import Step
+from neusight.integrations.suites.case import CannotBuild, CaseProgram, Step
 
 
 def timm_step(program: CaseProgram) -> Step:

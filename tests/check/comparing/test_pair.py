@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,12 @@ def test_equal_forecasts_are_the_same_without_a_reason(before: Forecast) -> None
     assert pair.judgement.is_unchanged
     assert lines[2].endswith(" a step, the same")
     assert not any("WORSE" in line or "tolerated" in line for line in lines)
+
+
+def test_another_torch_is_reported_first(before: Forecast) -> None:
+    older = before.of(replace(before.recording, torch_version="2.4.0+cu121"))
+
+    assert compared(older, before).warnings[0].startswith("not the same torch: 2.4.0, 2.")
 
 
 def test_what_grew_is_named_with_its_line(before: Forecast) -> None:

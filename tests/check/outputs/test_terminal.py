@@ -217,3 +217,22 @@ EVERYTHING_TEXT = """\
 
 def test_everything_that_differs(folder: Path) -> None:
     assert "\n".join(explanation(EVERYTHING, folder)) == EVERYTHING_TEXT
+
+
+def test_where_the_host_bounds_the_step_its_causes_are_shown_and_waits_that_are_gone(
+    folder: Path,
+) -> None:
+    judgement = Judgement(
+        "train",
+        replace(BEFORE, bound="host"),
+        metrics=(),
+        time_causes=(cause("Net.0", 0.0, host=9.0, stack=()), cause("Net.1", 2.0, stack=())),
+        gone_waits=("item: loss.item()",),
+    )
+
+    assert explanation(judgement, folder)[1:] == [
+        "  kernel time: +2 µs, +9 µs on the host",
+        "     +9 µs host  Net.0: new aten::mm (gemm 8)",
+        "          +2 µs  Net.1: new aten::mm (gemm 8)",
+        "  synchronization gone: item: loss.item()",
+    ]

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import io
 import json
+import platform
+import shutil
 import subprocess
 import warnings
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -113,6 +118,59 @@ def test_a_torch_that_fails_the_self_check_is_reported_with_its_reason(
     assert found.state == "problem"
     assert found.remedy == "UnsupportedTorchError: no proven way; install torch 2.13"
     assert report([found]).endswith("forecasts do not work here: torch")
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "attribute", "value", "expected"),
+    [
+        ("platform", platform, "system", "Darwin", "problem, Darwin x86_64, Proven on Linux x86-6"),
+        ("disk", shutil, "disk_usage", Mock(free=2**20), "problem, 0 GiB free in /"),
+        ("torch", importlib.util, "find_spec", None, "problem, not installed, pip install torch="),
+        ("GPU", shutil, "which", None, "absent, none; forecasts need none, only `neusight measur"),
+        ("TensorBoard", importlib.metadata, "entry_points", (), "absent, tensorboard "),
+    ],
+)
+def test_what_this_machine_lacks_is_a_finding(
+    name: str, module: Any, attribute: str, value: object, expected: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(module, attribute, lambda *_, **__: value)
+
+    found = doctor._EXAMINATIONS[name](name)
+
+    assert f"{found.state}, {found.text}, {found.remedy}".startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("done", "expected"),
+    [
+        (("NVIDIA H100\nNVIDIA H100\n", "", 0), "ok, NVIDIA H100, NVIDIA H100 (hidden from for"),
+        (("no driver\n", "", 9), "absent, nvidia-smi: no driver"),
+        (("", "", 0), "absent, nvidia-smi: no word of why"),
+    ],
+)
+def test_a_gpu_is_asked_for_its_name(
+    done: tuple[str, str, int], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, err, code = done
+    said = subprocess.CompletedProcess([], code, out, err)
+    monkeypatch.setattr(shutil, "which", lambda name: "/usr/bin/nvidia-smi")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: said)
+
+    found = doctor._EXAMINATIONS["GPU"]("GPU")
+
+    assert f"{found.state}, {found.text}".startswith(expected)
+
+
+def test_names_of_torch_that_cannot_be_looked_up_are_a_problem(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failed = subprocess.CompletedProcess([], 1, "", "ImportError: no\n")
+    monkeypatch.setattr(doctor, "_run_python", lambda program, **environment: failed)
+
+    found = doctor._EXAMINATIONS["torch names"]("torch names")
+
+    assert found == Finding("torch names", "problem", "not looked up", "ImportError: no")
 
 
 def test_names_of_torch_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,8 @@ from neusight.fake_cuda.distributed.rank import Rank
 from neusight.integrations.cli.commands import plan
 from neusight.integrations.cli.commands.plan import _planned
 from neusight.integrations.cli.main import _parser, main
-from neusight.integrations.cli.planning.points import PlanPoint
+from neusight.integrations.cli.planning.candidates import Candidate
+from neusight.integrations.cli.planning.points import PlanPoint, PlanRequest
 from neusight.integrations.program.program import Program
 from neusight.predictors.errors import OptionError
 from warm_python import run_python
@@ -34,33 +35,31 @@ for _ in range(4):
 """
 
 
-def planned(*words: str, program: Program = JSON_TOOL) -> plan.Planned:
+def planned(*words: str, program: Program = JSON_TOOL) -> tuple[tuple[Candidate, ...], PlanRequest]:
     options = _parser().parse_args(["plan", *words])
     options.is_command_line = False
     return _planned(options, program)
 
 
 def test_every_option_of_the_command_line_becomes_a_value() -> None:
-    found = planned(
+    candidates, request = planned(
         "--gpu", "H100,B200", "--gpu", "L40S", "--world-size", "8,16", "--gpus-per-node", "4",
         "--sweep=--tp=1,2", "--sweep", "fast", "--price", "H100=2.5", "--by", "cost",
         "--jobs", "3", "--steps", "2", "--tokens", "7", "--network-gbps", "50x4",
     )  # fmt: skip
 
-    assert len(found.candidates) == 8
-    assert found.candidates[-1].rank == Rank(0, 16, 4)
-    assert found.candidates[-1].program.arguments == ("--tp", "2", "--fast")
-    gpus = found.request.gpus
-    assert [gpu.name for gpu in gpus] == ["H100-SXM5-80GB", "B200-SXM-180GB", "L40S"]
-    assert found.request.options.network_gbps == "50x4"
-    assert (found.ranked_by, found.jobs, found.ray) == ("cost", 3, None)
-    assert (found.request.options.steps, found.request.options.tokens) == (2, 7)
+    assert len(candidates) == 8
+    assert candidates[-1].rank == Rank(0, 16, 4)
+    assert candidates[-1].program.arguments == ("--tp", "2", "--fast")
+    assert [gpu.name for gpu in request.gpus] == ["H100-SXM5-80GB", "B200-SXM-180GB", "L40S"]
+    assert request.options.network_gbps == "50x4"
+    assert (request.options.steps, request.options.tokens) == (2, 7)
 
 
 def test_a_launcher_says_the_ranks() -> None:
     program = Program("torchrun", ("--nproc-per-node", "4", "-m", "json.tool"))
 
-    [candidate] = planned("--gpu", "H100", program=program).candidates
+    [candidate], _ = planned("--gpu", "H100", program=program)
 
     assert (candidate.program, candidate.rank) == (JSON_TOOL, Rank(0, 4))
 
@@ -81,7 +80,8 @@ def test_what_cannot_be_planned_is_reported(words: list[str], problem: str) -> N
 
 
 def test_progress_shows_the_time_that_is_left() -> None:
-    point = PlanPoint(planned("--gpu", "H100").candidates[0], problem="failed")
+    [candidate], _ = planned("--gpu", "H100")
+    point = PlanPoint(candidate, problem="failed")
 
     first = plan.progress_line(1, 3, [point], elapsed_s=70.0)
     last = plan.progress_line(3, 3, [point], elapsed_s=200.0)

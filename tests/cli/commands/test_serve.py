@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,14 @@ def broken():
     raise RuntimeError("no such weights")
 
 
+def numbers():
+    return 3
+
+
+def on_the_host():
+    return lambda ids, cache: (torch.ones(1), torch.ones(1))
+
+
 not_a_function = 3
 """
 LLAMA = {
@@ -108,9 +117,40 @@ def serve(*words: str) -> int:
     return main(["serve", *words])
 
 
-def document(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text())
-    return found
+Served = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Served:
+    """The document of `neusight serve` with these words, on an H100 unless they say so."""
+
+    def run(*words: str) -> dict[str, Any]:
+        path = tmp_path / "o.json"
+        assert serve("--gpu", "H100", *words, "--json", str(path)) == ExitCode.OK
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+
+    return run
+
+
+Refusal = Callable[..., str]
+
+
+@pytest.fixture
+def refusal(capsys: pytest.CaptureFixture[str]) -> Refusal:
+    """What `neusight serve` says where it refuses these words."""
+
+    def run(*words: str) -> str:
+        assert serve("--gpu", "H100", *words) == ExitCode.WRONG_USE
+        return capsys.readouterr().err
+
+    return run
+
+
+def folder_of(config: dict[str, Any], folder: Path) -> str:
+    pytest.importorskip("transformers")
+    (folder / "config.json").write_text(json.dumps(config))
+    return str(folder)
 
 
 def test_a_screen_says_what_is_served_how_fast_and_what_limits_it(
@@ -134,31 +174,23 @@ def test_equal_seeds_give_equal_documents(model: str, tmp_path: Path) -> None:
     serve(model, *words, "--json", str(second))
 
     assert first.read_bytes() == second.read_bytes()
-    assert len(document(first)["points"]) == 2
+    assert len(json.loads(first.read_bytes())["points"]) == 2
 
 
 def test_gpus_ranks_and_bits_are_compared_side_by_side(
-    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    model: str, served: Served, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "o.json"
+    points = served(model, "--gpu", "A100", "--tp", "1,2", "--quantization", "none,int4",
+                    "--requests", "20", "--output", "10")["points"]  # fmt: skip
 
-    serve(model, "--gpu", "H100,A100", "--tp", "1,2", "--quantization", "none,int4", "--requests",
-          "20", "--output", "10", "--json", str(path))  # fmt: skip
-
-    points = document(path)["points"]
-    assert isinstance(points, list)
     assert len(points) == 8
     assert any(point["is_on_frontier"] for point in points)
     assert "none is better in both" in capsys.readouterr().out
 
 
-def test_a_pipeline_takes_longer_for_a_token_and_holds_more(tmp_path: Path, model: str) -> None:
-    path = tmp_path / "o.json"
+def test_a_pipeline_takes_longer_for_a_token_and_holds_more(served: Served, model: str) -> None:
+    one, two = served(model, "--pp", "1,2", "--requests", "10", "--output", "10")["points"]
 
-    serve(model, "--gpu", "H100", "--pp", "1,2", "--requests", "10", "--output", "10",
-          "--json", str(path))  # fmt: skip
-
-    one, two = document(path)["points"]
     assert (one["pp"], two["pp"], two["num_gpus"]) == (1, 2, 2)
     assert two["most_kv_use"] < one["most_kv_use"]
     assert two["tpot_s"]["p50"] > one["tpot_s"]["p50"]  # the transfer, and twice a short step
@@ -177,14 +209,10 @@ def test_what_a_gpu_lacks_leaves_that_deployment_out(
 
 
 @pytest.mark.parametrize("engine", ["eager", "compiled", "vllm"])
-def test_each_engine_serves(model: str, engine: str, tmp_path: Path) -> None:
-    path = tmp_path / "o.json"
+def test_each_engine_serves(model: str, engine: str, served: Served) -> None:
+    [server] = served(model, "--requests", "5", "--output", "5", "--engine", engine)["servers"]
 
-    code = serve(model, "--gpu", "H100", "--requests", "5", "--output", "5", "--engine", engine,
-                 "--json", str(path))  # fmt: skip
-
-    assert code == ExitCode.OK
-    assert document(path)["servers"][0]["engine"] == engine
+    assert server["engine"] == engine
 
 
 def test_users_drafts_sessions_replicas_and_priorities_are_served(model: str) -> None:
@@ -225,20 +253,16 @@ def test_a_page_and_a_timeline_are_written(model: str, tmp_path: Path) -> None:
     assert text.count("<svg") > 8
     assert "What the words mean" in text
     assert "<script" not in text
-    events = document(trace)["traceEvents"]
-    assert isinstance(events, list)
-    assert {"decode", "waiting", "prefill", "running", "kv_blocks"} <= {
-        event["name"] for event in events
-    }
+    names = {event["name"] for event in json.loads(trace.read_text())["traceEvents"]}
+    assert {"decode", "waiting", "prefill", "running", "kv_blocks"} <= names
 
 
-def test_a_load_is_read_from_a_file(model: str, tmp_path: Path) -> None:
-    load, path = tmp_path / "load.csv", tmp_path / "o.json"
+def test_a_load_is_read_from_a_file(model: str, served: Served, tmp_path: Path) -> None:
+    load = tmp_path / "load.csv"
     load.write_text("arrival_s,input_tokens,output_tokens\n0,100,5\n1,200,6\n")
 
-    serve(model, "--gpu", "H100", "--load", str(load), "--json", str(path))
+    [point] = served(model, "--load", str(load))["points"]
 
-    [point] = document(path)["points"]
     assert point["num_requests"] == 2
 
 
@@ -262,13 +286,24 @@ def test_a_load_is_read_from_a_file(model: str, tmp_path: Path) -> None:
         (["--attainment", "2"], "--attainment is 2"),
         (["--requests", "0"], "--requests is 0"),
         (["--prefix-hit-rate", "1.5"], "--prefix-hit-rate is 1.5"),
+        (["--max-model-len", "0"], "--max-model-len is 0; it is 1 or more"),
+        (["--think", "-1"], "--think is -1.0; it is not below 0"),
+        (["--burstiness", "0"], "--burstiness is 0; it is above 0"),
+        (["--share", "0"], "--share is above 0"),
+        (
+            ["--input", "9", "--input", "8", *["--share", "1"] * 3],
+            "--share is given 3 times for 2 classes",
+        ),
+        (["--pp", "2", "--draft", "x"], "leave --draft out"),
+        (["--pp", "2", "--batching", "static"], "leave --batching static out"),
+        (["--load", "l.csv", "--rate", "1"], "leave --rate, --input, --output out"),
+        (["--require", "goodput>=x"], "'x' is no number"),
     ],
 )
 def test_bad_input_is_refused_in_a_sentence(
-    model: str, words: list[str], stated: str, capsys: pytest.CaptureFixture[str]
+    model: str, words: list[str], stated: str, refusal: Refusal
 ) -> None:
-    assert serve(model, "--gpu", "H100", *words) == ExitCode.WRONG_USE
-    assert stated in capsys.readouterr().err
+    assert stated in refusal(model, *words)
 
 
 @pytest.mark.parametrize(
@@ -278,13 +313,14 @@ def test_bad_input_is_refused_in_a_sentence(
         ("not_a_function", "has no function 'not_a_function'"),
         ("forgetful", "keeps no cache"),
         ("broken", "no such weights"),
+        ("numbers", "returned int, not a function"),
+        ("on_the_host", "runs nothing on the GPU"),
     ],
 )
 def test_a_file_that_builds_no_causal_model_is_refused(
-    model: str, function: str, stated: str, capsys: pytest.CaptureFixture[str]
+    model: str, function: str, stated: str, refusal: Refusal
 ) -> None:
-    assert serve(f"{model}:{function}", "--gpu", "H100") == ExitCode.WRONG_USE
-    assert stated in capsys.readouterr().err
+    assert stated in refusal(f"{model}:{function}")
 
 
 @pytest.mark.parametrize(
@@ -295,22 +331,40 @@ def test_a_file_that_builds_no_causal_model_is_refused(
         ('{"model_type": "no-such"}', "'no-such', which the installed transformers"),
         ('{"model_type": "t5"}', "encoder-decoder"),
         ('{"model_type": "vit"}', "not a causal language model"),
+        (
+            '{"model_type": "rwkv", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100}',
+            "'rwkv', whose states are not kept as a cache",
+        ),
+        ('{"model_type": "llama", "rope_parameters": 3}', "is no config of 'llama'"),
+        ('{"model_type": "bert", "num_hidden_layers": 1}', "whose model returns no cache"),
+        (json.dumps({**LLAMA, "max_position_embeddings": 7}), "the model has 7 positions"),
     ],
 )
-def test_a_config_of_no_causal_model_is_refused(
-    tmp_path: Path, config: str, stated: str, capsys: pytest.CaptureFixture[str]
+def test_a_config_of_no_model_that_is_served_is_refused(
+    tmp_path: Path, config: str, stated: str, refusal: Refusal
 ) -> None:
     pytest.importorskip("transformers")
     path = tmp_path / "config.json"
     path.write_text(config)
 
-    assert serve(str(path), "--gpu", "H100") == ExitCode.WRONG_USE
-    assert stated in capsys.readouterr().err
+    assert stated in refusal(str(path))
 
 
-def test_a_model_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert serve("nowhere", "--gpu", "H100") == ExitCode.WRONG_USE
-    assert "there is no nowhere" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("what", "stated"),
+    [
+        ("nowhere", "there is no nowhere"),
+        ("nowhere.py", "there is no file nowhere.py"),
+        ("fails.py:build", "fails.py failed: ZeroDivisionError"),
+    ],
+)
+def test_a_model_that_is_not_there_is_refused(
+    what: str, stated: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: Refusal
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("fails.py").write_text("1 / 0")
+
+    assert stated in refusal(what)
 
 
 def recorded_generation(model: str, path: Path, *, tokens: int) -> None:
@@ -326,17 +380,17 @@ def recorded_generation(model: str, path: Path, *, tokens: int) -> None:
     forecast.save(path)
 
 
-def test_a_recording_of_a_generation_is_served_as_its_model(model: str, tmp_path: Path) -> None:
+def test_a_recording_of_a_generation_is_served_as_its_model(
+    model: str, served: Served, tmp_path: Path
+) -> None:
     recorded = tmp_path / "generation.json.gz"
     recorded_generation(model, recorded, tokens=5)
-    documents = []
-    for what in (model, str(recorded)):
-        path = tmp_path / "o.json"
-        words = ["--gpu", "H100", "--requests", "10", "--output", "8", "--json", str(path)]
-        assert serve(what, *words) == ExitCode.OK
-        documents.append(document(path)["points"])
 
-    assert documents[0] == documents[1]
+    one, other = (
+        served(what, "--requests", "10", "--output", "8") for what in (model, str(recorded))
+    )
+
+    assert one["points"] == other["points"]
 
 
 @pytest.mark.parametrize(
@@ -344,61 +398,48 @@ def test_a_recording_of_a_generation_is_served_as_its_model(model: str, tmp_path
     [(0, [], "no recording of a generation"), (5, ["--engine", "eager"], "--engine eager")],
 )
 def test_a_recording_that_states_too_little_is_refused(
-    model: str,
-    tmp_path: Path,
-    tokens: int,
-    words: list[str],
-    stated: str,
-    capsys: pytest.CaptureFixture[str],
+    model: str, tmp_path: Path, tokens: int, words: list[str], stated: str, refusal: Refusal
 ) -> None:
     path = tmp_path / "generation.json"
     recorded_generation(model, path, tokens=tokens)
 
-    assert serve(str(path), "--gpu", "H100", *words) == ExitCode.WRONG_USE
-    assert stated in capsys.readouterr().err
+    assert stated in refusal(str(path), *words)
 
 
 def test_kernels_that_no_pattern_knows_are_named_with_their_share_of_a_step(
-    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    model: str, served: Served, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gelu, cumsum = "F.gelu(self.up(self.norm2(x)))", "torch.cumsum(self.up(self.norm2(x)), -1)"
     Path(model).write_text(HOME_MADE.replace(gelu, cumsum))
-    path = tmp_path / "o.json"
 
-    assert serve(model, "--gpu", "H100", "--requests", "4", "--json", str(path)) == ExitCode.OK
+    [server] = served(model, "--requests", "4")["servers"]
 
-    [server] = document(path)["servers"]
     share = server["unmatched_share"]
     assert server["unmatched_kernels"] == ["cumsum"]
     assert 0.01 < share < 0.5
     assert f"cumsum; run as recorded, {share:.1%} of a step of 32 tokens" in capsys.readouterr().out
 
 
-def test_a_config_is_served_without_weights(tmp_path: Path) -> None:
-    pytest.importorskip("transformers")
-    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
-    path = tmp_path / "o.json"
+def test_a_config_is_served_without_weights(served: Served, tmp_path: Path) -> None:
+    words = ["--input", "100", "--output", "20", "--requests", "10"]
 
-    code = serve(str(tmp_path), "--gpu", "H100", "--input", "100", "--output", "20", "--requests",
-                 "10", "--json", str(path))  # fmt: skip
+    [server] = served(folder_of(LLAMA, tmp_path), *words)["servers"]
 
-    [server] = document(path)["servers"]
-    assert code == ExitCode.OK
     assert server["kv_bytes_per_token"] == 2 * 2 * 4 * 32 * 2
     assert (server["unmatched_kernels"], server["unmatched_share"]) == ([], 0.0)
 
 
+@pytest.mark.parametrize(
+    ("words", "stated"),
+    [
+        (["--max-model-len", "4096"], "the model has 2,048 positions"),
+        (["--input", "2000", "--output", "100"], "can never be served"),
+    ],
+)
 def test_a_context_beyond_the_models_positions_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], stated: str, tmp_path: Path, refusal: Refusal
 ) -> None:
-    pytest.importorskip("transformers")
-    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
-
-    for words in (["--max-model-len", "4096"], ["--input", "2000", "--output", "100"]):
-        assert serve(str(tmp_path), "--gpu", "H100", *words) == ExitCode.WRONG_USE
-    stated = capsys.readouterr().err
-    assert "the model has 2,048 positions" in stated
-    assert "can never be served" in stated
+    assert stated in refusal(folder_of(LLAMA, tmp_path), *words)
 
 
 @pytest.mark.parametrize(
@@ -410,30 +451,24 @@ def test_a_context_beyond_the_models_positions_is_refused(
     ],
 )
 def test_a_checkpoint_with_fewer_bits_is_served_with_them_unless_others_are_stated(
-    words: tuple[str, ...], method: str, expected: str | None, tmp_path: Path
+    words: tuple[str, ...], method: str, expected: str | None, served: Served, tmp_path: Path
 ) -> None:
-    pytest.importorskip("transformers")
     config = {**LLAMA, "quantization_config": {"quant_method": method}}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    out = tmp_path / "out.json"
-
     few = ("--requests", "5", "--output", "5")
-    assert serve(str(tmp_path), "--gpu", "H100", *few, *words, "--json", str(out)) == ExitCode.OK
 
-    [point] = json.loads(out.read_text())["points"]
+    [point] = served(folder_of(config, tmp_path), *few, *words)["points"]
+
     assert point["quantization"] == expected
 
 
 def test_weights_in_a_form_that_is_not_served_ask_for_the_nearest(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, refusal: Refusal
 ) -> None:
-    pytest.importorskip("transformers")
     config = {**LLAMA, "quantization_config": {"quant_method": "mxfp4"}}
-    (tmp_path / "config.json").write_text(json.dumps(config))
 
-    assert serve(str(tmp_path), "--gpu", "H100") == ExitCode.WRONG_USE
+    stated = refusal(folder_of(config, tmp_path))
 
-    assert "quantized with mxfp4, which is not served as such" in capsys.readouterr().err
+    assert "quantized with mxfp4, which is not served as such" in stated
 
 
 def test_a_stored_result_judges_a_later_one(
@@ -468,14 +503,12 @@ def test_a_baseline_that_cannot_judge_is_refused(
     model: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    refusal: Refusal,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("empty.json").write_text("{}")
 
-    assert serve(model, "--gpu", "H100", *words) == ExitCode.WRONG_USE
-
-    assert stated in capsys.readouterr().err
+    assert stated in refusal(model, *words)
 
 
 def test_a_plan_finds_the_cheapest_deployment_that_keeps_the_limits(
@@ -489,7 +522,7 @@ def test_a_plan_finds_the_cheapest_deployment_that_keeps_the_limits(
          "--json", str(path)]
     )  # fmt: skip
 
-    points = document(path)["points"]
+    points = json.loads(path.read_text())["points"]
     costs = [point["num_gpus"] * {"H100-SXM5-80GB": 3.0, "L4": 0.5}[point["gpu"]]
              for point in points]  # fmt: skip
     shown = capsys.readouterr().out
@@ -528,6 +561,7 @@ def test_a_plan_without_limits_is_refused(words: str, capsys: pytest.CaptureFixt
     assert "--plan needs the limits and one rate" in capsys.readouterr().err
 
 
+EIGHT = ("--requests", "8", "--output", "8")
 MAMBA_2 = {
     "model_type": "mamba2", "hidden_size": 64, "num_hidden_layers": 1, "num_heads": 8,
     "head_dim": 16, "expand": 2, "state_size": 16, "n_groups": 1, "conv_kernel": 4,
@@ -535,52 +569,27 @@ MAMBA_2 = {
 }  # fmt: skip
 
 
-def test_a_model_with_states_is_served(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("transformers")
-    (tmp_path / "config.json").write_text(json.dumps(MAMBA_2))
-    path = tmp_path / "served.json"
+def test_a_model_with_states_is_served(
+    served: Served, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [server] = served(folder_of(MAMBA_2, tmp_path), "--rate", "4", *EIGHT)["servers"]
 
-    code = serve(str(tmp_path), "--gpu", "H100", "--rate", "4", "--requests", "8", "--output", "8",
-                 "--json", str(path))  # fmt: skip
-
-    [server] = document(path)["servers"]
-    assert code == ExitCode.OK
     assert server["state_bytes_per_sequence"] == (8 * 16 * 16 + (128 + 2 * 16) * 4) * 2
     assert (server["kv_bytes_per_token"], server["kv_tokens"]) == (0, None)
     assert "sequences of any length; scans are priced as" in capsys.readouterr().out
 
 
-def test_of_a_model_that_sees_images_too_its_text_is_served(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("transformers")
+def test_of_a_model_that_sees_images_too_its_text_is_served(served: Served, tmp_path: Path) -> None:
     sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1,
              "num_attention_heads": 4}  # fmt: skip
     text = {"model_type": "llama", "num_key_value_heads": 2, "vocab_size": 32001, **sizes}
     vision = {"model_type": "clip_vision_model", "image_size": 28, "patch_size": 14, **sizes}
     config = {"model_type": "llava", "text_config": text, "vision_config": vision,
               "vision_feature_layer": -1}  # fmt: skip
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    path = tmp_path / "served.json"
 
-    code = serve(str(tmp_path), "--gpu", "H100", "--rate", "4", "--requests", "8", "--output", "8",
-                 "--json", str(path))  # fmt: skip
+    [server] = served(folder_of(config, tmp_path), "--rate", "4", *EIGHT)["servers"]
 
-    [server] = document(path)["servers"]
-    assert code == ExitCode.OK, capsys.readouterr().err
     assert server["kv_bytes_per_token"] == 2 * 2 * 16 * 2
-
-
-def test_states_that_are_kept_otherwise_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("transformers")
-    config = {"model_type": "rwkv", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-
-    assert serve(str(tmp_path), "--gpu", "H100") == ExitCode.WRONG_USE
-
-    assert "'rwkv', whose states are not kept as a cache" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -7,8 +7,15 @@ from pathlib import Path
 import pytest
 
 from neusight.fake_cuda.distributed.rank import Rank
+from neusight.integrations.cli.planning import points
 from neusight.integrations.cli.planning.candidates import Candidate
-from neusight.integrations.cli.planning.points import PlanRequest, evaluated
+from neusight.integrations.cli.planning.points import (
+    PlanPoint,
+    PlanRequest,
+    evaluated,
+    evaluated_in_turn,
+)
+from neusight.integrations.cli.planning.processes import LostWorker
 from neusight.integrations.program.options import ProgramOptions
 from neusight.integrations.program.program import Program
 from neusight.predictors.gpu import find_gpu
@@ -50,6 +57,21 @@ def candidate(script: str, width: str) -> Candidate:
 
 def request() -> PlanRequest:
     return PlanRequest(GPUS, ProgramOptions(steps=1), {"T4": 0.5})
+
+
+@pytest.mark.parametrize("ray", [None, "auto"])
+def test_a_process_that_is_lost_leaves_its_reason(
+    script: str, ray: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = [(1, LostWorker("it was killed")), (0, [])]
+    name = "in_processes" if ray is None else "on_ray"
+    monkeypatch.setattr(points, name, lambda *_, **__: iter(done))
+    both = [candidate(script, "64"), candidate(script, "128")]
+
+    found = dict(evaluated_in_turn(request(), both, at_once=2, ray=ray, while_waiting=lambda: None))
+
+    assert found == {1: [PlanPoint(both[1], problem="failed: it was killed")], 0: []}
+    assert found[1][0].failure == "it was killed"
 
 
 def test_a_candidate_has_a_point_for_each_gpu(

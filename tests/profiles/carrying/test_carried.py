@@ -22,6 +22,7 @@ from neusight.output.trace.file import trace_events
 from neusight.predictors.errors import TraceError, UnknownGPUError, UnsupportedKernelError
 from neusight.timeline.spans import HostSpan, Timeline
 from places import TRACES, needs_traces
+from profile_events import host_event, trace_of_events
 from timelines import kernel_span, step_span
 
 RESNET = TRACES / "v100__resnet50_train_worker0.1623143089861.pt.trace.json.gz"
@@ -155,13 +156,9 @@ def test_a_forecast_is_no_profile() -> None:
 
 
 def test_a_profile_without_kernels_is_refused() -> None:
-    events = {
-        "traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::add", "ts": 1, "dur": 2,
-                         "pid": 1, "tid": 1}],
-        "deviceProperties": [{"id": 0, "name": "Tesla T4"}],
-    }  # fmt: skip
+    events = [host_event("cpu_op", "aten::add", 1)]
     with pytest.raises(TraceError, match="has no kernels"):
-        carry(read_profile_events(events), "A100")
+        carry(read_profile_events(trace_of_events(events, "Tesla T4")), "A100")
 
 
 def test_a_profile_of_another_gpu_than_said_is_refused() -> None:

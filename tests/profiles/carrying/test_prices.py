@@ -20,6 +20,7 @@ from neusight.predictors.kernel import KernelClass
 from neusight.predictors.published.habitat import Habitat
 from neusight.predictors.published.wave_scaling import wave_scaled_us
 from neusight.predictors.registry import find_predictor
+from profile_events import device_event, host_event, trace_of_events
 
 V100, A100 = find_gpu("V100-SXM2-32GB"), find_gpu("A100")
 
@@ -33,24 +34,20 @@ def profile_of(op: str, dims: list[Any], *kernels: str, us: float = 100.0) -> Pr
     values = ["" if shape else "1" for shape in dims]
     args: dict[str, Any] = {"External id": 1, "Input Dims": dims, "Input type": types,
                             "Concrete Inputs": values}  # fmt: skip
-    events: list[dict[str, Any]] = [
-        {"ph": "X", "cat": "cpu_op", "name": op, "pid": 1, "tid": 1, "ts": 10, "dur": 50,
-         "args": args},
-    ]  # fmt: skip
+    events = [host_event("cpu_op", op, 10, 50, **args)]
     for place, name in enumerate(kernels):
-        ids = {"correlation": 7 + place, "External id": 1}
+        correlation = 7 + place
         is_copy = name.startswith("Memcpy")
         size = {} if is_copy else {"grid": [65536, 1, 1], "block": [128, 1, 1],
                                    "registers per thread": 24, "shared memory": 0}  # fmt: skip
         events += [
-            {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1,
-             "ts": 20 + place, "dur": 1, "args": ids},
-            {"ph": "X", "cat": "gpu_memcpy" if is_copy else "kernel", "name": name, "pid": 0,
-             "tid": 7, "ts": 100 + place * us, "dur": us,
-             "args": {**ids, "stream": 7, "device": 0, **size}},
+            host_event("cuda_runtime", "cudaLaunchKernel", 20 + place, correlation=correlation),
+            device_event(
+                name, 100 + place * us, us, correlation, "gpu_memcpy" if is_copy else "kernel",
+                **{"External id": 1, **size},
+            ),
         ]  # fmt: skip
-    trace = {"deviceProperties": [{"id": 0, "name": "Tesla V100-SXM2-32GB"}], "traceEvents": events}
-    return read_profile_events(trace, keep_arguments=True)
+    return read_profile_events(trace_of_events(events), keep_arguments=True)
 
 
 def carried(profile: Profile, target: str = "A100") -> list[CarriedKernel]:

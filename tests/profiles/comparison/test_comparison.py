@@ -25,6 +25,7 @@ from neusight.output.names.kernel import kernel_display_name
 from neusight.predictors.errors import TraceError
 from neusight.predictors.kernel import KernelClass
 from places import ROOT, TRACES, needs_traces
+from profile_events import device_event, host_event, trace_of_events
 
 EXAMPLE = ROOT / "examples" / "compare_with_profile.py"
 
@@ -46,41 +47,23 @@ def trace_of(calls: list[Call], *, gap_us: float = 1.0, forecast: bool = False) 
     for name, shapes, kernels in calls:
         number += 1
         external = number
-        op: dict[str, Any] = {"External id": external, "Input Dims": shapes}
         begin = host_us
         for kernel, duration in kernels:
             number += 1
             launch = host_us if gap_us < 5 else time_us - 2
             host_us += 0.01
-            events.append(
-                {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1,
-                 "ts": launch, "dur": 0.01,
-                 "args": {"correlation": number, "External id": external}}
-            )  # fmt: skip
-            events.append(
-                {"ph": "X", "cat": "kernel", "name": kernel, "pid": 0, "tid": 7, "ts": time_us,
-                 "dur": duration, "args": {"stream": 7, "device": 0, "correlation": number,
-                                           "External id": external}}
-            )  # fmt: skip
+            ids: dict[str, Any] = {"correlation": number, "External id": external}
+            events.append(host_event("cuda_runtime", "cudaLaunchKernel", launch, 0.01, **ids))
+            events.append(device_event(kernel, time_us, duration, **ids))
             time_us += duration + gap_us
-        events.append(
-            {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": begin,
-             "dur": max(0.01, host_us - begin), "args": op}
-        )  # fmt: skip
-    events.append(
-        {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "pid": 1, "tid": 1,
-         "ts": 45.0 if gap_us < 5 else 0.0, "dur": time_us - 45.0, "args": {}}
-    )  # fmt: skip
+        op: dict[str, Any] = {"External id": external, "Input Dims": shapes}
+        events.append(host_event("cpu_op", name, begin, max(0.01, host_us - begin), **op))
+    start_us = 45.0 if gap_us < 5 else 0.0
+    events.append(host_event("user_annotation", "ProfilerStep#1", start_us, time_us - 45.0))
     for event in events:  # launches lie in the step
         if gap_us < 5 and event["cat"] in ("cpu_op", "cuda_runtime"):
             event["ts"] += 45.0
-    trace: dict[str, Any] = {
-        "deviceProperties": [{"id": 0, "name": "Tesla V100-SXM2-32GB"}],
-        "traceEvents": events,
-    }
-    if forecast:
-        trace["neusight"] = {"forecast": True}
-    return trace
+    return trace_of_events(events) | ({"neusight": {"forecast": True}} if forecast else {})
 
 
 def profile_of(calls: list[Call], **options: Any) -> Profile:

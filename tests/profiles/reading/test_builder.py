@@ -9,20 +9,7 @@ import pytest
 from neusight.integrations.profiles.reading.builder import Builder, used_events
 from neusight.integrations.profiles.reading.notes import Notes
 from neusight.predictors.published.wave_scaling import LaunchSize
-
-
-def event(cat: str, name: str, ts: float, dur: float = 1.0, **args: Any) -> dict[str, Any]:
-    """An event of thread 1 of process 1."""
-    return {
-        "ph": "X",
-        "cat": cat,
-        "name": name,
-        "ts": ts,
-        "dur": dur,
-        "pid": 1,
-        "tid": 1,
-        "args": args,
-    }
+from profile_events import host_event as event
 
 
 def built(*events: dict[str, Any]) -> tuple[Builder, list[str]]:

@@ -13,6 +13,7 @@ from neusight.integrations.profiles.reading.devices import nearest_gpu, nearest_
 from neusight.integrations.profiles.reading.profile import Profile
 from neusight.integrations.profiles.reading.reading import read_profile
 from neusight.predictors.errors import CalibrationError
+from profile_events import device_event
 
 #: What torch.profiler writes of the cards of a DGX Station.
 DGX_STATION = {
@@ -22,8 +23,7 @@ DGX_STATION = {
 
 
 def written(folder: Path, properties: dict[str, Any]) -> Path:
-    kernel = {"ph": "X", "cat": "kernel", "name": "volta_sgemm_128x64_nn", "pid": 0, "tid": 7,
-              "ts": 1.0, "dur": 90.0, "args": {"device": 0, "stream": 7}}  # fmt: skip
+    kernel = device_event("volta_sgemm_128x64_nn", 1.0, 90.0, 1)
     path = folder / "profile.json"
     path.write_text(json.dumps({"deviceProperties": [properties], "traceEvents": [kernel]}))
     return path

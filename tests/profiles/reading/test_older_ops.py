@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neusight.integrations.profiles.reading.older_ops import older_convolution
+from neusight.integrations.profiles.reading.older_ops import CONVOLUTIONS, older_convolution
 
 FORWARD, BACKWARD = "aten::cudnn_convolution", "aten::cudnn_convolution_backward"
 
@@ -58,10 +58,34 @@ def test_the_first_shape_that_can_be_the_result_is_taken() -> None:
     assert found.values[1] == "[2, 2]"
 
 
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_each_operator_has_its_tensors_in_an_order_of_its_own(name: str) -> None:
+    image, weight, result, bias = (8, 4, 9, 7), (6, 2, 3, 5), (8, 6, 5, 4), (6,)
+    shapes = [image, result, weight] if "backward" in name else [image, weight, bias]
+
+    found = older_convolution(name, shapes, [result])
+
+    assert found is not None
+    expected = (result, image, weight) if "backward" in name else (image, weight)
+    assert (found.name, found.shapes) == (
+        f"aten::convolution{'_backward' * ('backward' in name)}", expected
+    )  # fmt: skip
+    assert found.values[:7] == ("", "[2, 2]", "[1, 2]", "[1, 1]", "False", "[0, 0]", "2")
+
+
+@pytest.mark.parametrize(
+    ("image", "weight"), [((8, 3), (64, 3)), ((8, 3, 9, 9), (64, 3, 7)), ((8, 3, 9), (64, 2, 7))]
+)
+def test_shapes_of_no_image_or_filter_give_nothing(
+    image: tuple[int, ...], weight: tuple[int, ...]
+) -> None:
+    assert older_convolution(FORWARD, [image, weight], [(8, 64, 9, 9)]) is None
+
+
 @pytest.mark.parametrize(
     "results",
-    [[], [(8, 32, 112, 112)], [(8, 64, 500, 500)], [(8, 64, 112)]],
-    ids=["nothing follows", "other channels", "larger than the image", "fewer dimensions"],
+    [[], [(8, 32, 112, 112)], [(8, 64, 500, 500)], [(8, 64, 112)], [(8, 64, 0, 0)]],
+    ids=["nothing follows", "other channels", "larger than the image", "fewer dimensions", "none"],
 )
 def test_shapes_that_fit_no_convolution_give_nothing(results: list[tuple[int, ...]]) -> None:
     assert older_convolution(FORWARD, [(8, 3, 224, 224), (64, 3, 7, 7)], results) is None

@@ -16,21 +16,9 @@ from neusight.integrations.profiles.reading.profile import Profile
 from neusight.integrations.profiles.reading.reading import read_profile, read_profile_events
 from neusight.predictors.errors import TraceError
 from places import TRACES, needs_traces
-
-Event = dict[str, Any]
-
-
-def host(cat: str, name: str, ts: float, dur: float, **args: Any) -> Event:
-    return {
-        "ph": "X", "cat": cat, "name": name, "pid": 1, "tid": 1, "ts": ts, "dur": dur, "args": args
-    }  # fmt: skip
-
-
-def device(name: str, ts: float, dur: float, correlation: int, cat: str = "kernel") -> Event:
-    return {
-        "ph": "X", "cat": cat, "name": name, "pid": 0, "tid": 7, "ts": ts, "dur": dur,
-        "args": {"device": 0, "stream": 7, "correlation": correlation},
-    }  # fmt: skip
+from profile_events import device_event as device
+from profile_events import host_event as host
+from profile_events import trace_of_events
 
 
 def two_steps() -> dict[str, Any]:
@@ -51,8 +39,7 @@ def two_steps() -> dict[str, Any]:
          "args": {"Device Type": 1, "Total Allocated": 4096, "Total Reserved": 2 << 20}},
         {"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "args": {"name": "python"}},
     ]  # fmt: skip
-    properties = [{"id": 0, "name": "Tesla V100-SXM2-32GB"}]
-    return {"schemaVersion": 1, "deviceProperties": properties, "traceEvents": events}
+    return {"schemaVersion": 1, **trace_of_events(events)}
 
 
 def written(folder: Path, content: Any, name: str = "a.pt.trace.json") -> Path:

@@ -79,6 +79,26 @@ def test_no_rank_is_left_out_where_they_do_not_make_the_same_calls() -> None:
     assert ranks(found) == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize(("elements", "kept"), [(8, []), (16, [0, 1, 2])])
+def test_of_a_rank_that_was_found_alike_the_calls_are_compared_all_the_same(
+    elements: int, kept: list[int]
+) -> None:
+    like = recorded(2, reduce("0..7", elements=elements))
+    like = replace(like, answer=replace(like.answer, like=0))
+
+    assert ranks(joined(ranks_of(recorded(0), recorded(1), like), are_stated=False)) == kept
+
+
+def test_who_waits_for_what_is_never_sent_is_a_failure_of_all() -> None:
+    found = ranks_of(recorded(0), recorded(1))
+    found.unmet = "rank 1 waits for rank 5"
+
+    answer = joined(found)
+
+    assert answer.outcome == Outcome("HangError: rank 1 waits for rank 5", exit_code=1)
+    assert answer.ranks == ()
+
+
 def test_stated_ranks_stay_even_where_they_are_alike() -> None:
     assert ranks(joined(ranks_of(recorded(0), recorded(1)))) == [0, 1]
 
@@ -146,6 +166,10 @@ def test_after_an_interrupt_the_first_rank_alone_is_reported() -> None:
     assert answer.outcome.is_interrupted
     assert answer.ranks == ()
     assert answer.recording is not None
+
+    nothing = joined(Ranks({0: process(0, None)}))
+    assert nothing.outcome.is_interrupted
+    assert nothing.outcome.is_lost
 
 
 def test_what_neusight_failed_at_is_raised() -> None:

@@ -86,6 +86,17 @@ def test_a_folder_outside_of_any_repository_is_reported(
         repository_of(tmp_path)
 
 
+def test_what_git_refuses_and_a_machine_without_git_are_reported(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(OptionError, match=r"^git nonsense: .*not a git command"):
+        repository.output_of("nonsense")
+
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(OptionError, match="--git needs git, which is not installed here"):
+        repository_of(repository.root)
+
+
 def test_another_repository_in_the_environment_is_not_asked(
     repository: Repository, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

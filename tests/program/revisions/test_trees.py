@@ -116,11 +116,12 @@ def test_data_that_git_does_not_keep_is_linked_where_asked(repository: Repositor
 
     with checked_out(repository, revisions, ["data"]) as trees:
         assert [(tree.folder / "data/x.txt").read_text() for tree in trees] == ["x", "x"]
-    with (
-        pytest.raises(OptionError, match="git keeps it"),
-        checked_out(repository, revisions, ["train.py"]),
-    ):
-        pass
+    for name, problem in (("train.py", "git keeps it"), ("absent", "there is no such file or f")):
+        with (
+            pytest.raises(OptionError, match=f"--link {name}: {problem}"),
+            checked_out(repository, revisions, [name]),
+        ):
+            pass
 
     assert (repository.root / "data" / "x.txt").read_text() == "x"
 

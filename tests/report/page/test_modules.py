@@ -74,6 +74,11 @@ def test_blocks_that_repeat_are_one_and_each_keeps_its_figures() -> None:
     assert group.figures == [sum(20 * number + 3 for number in range(12)), 0, 0, 24, 0]
     assert group.names == tuple(map(str, range(12)))
     assert group.instances[11] == [[223, 0, 0, 2, 0], [111, 0, 0, 1, 0], [112, 0, 0, 1, 0]]
+    for most, num_left_out in ((36, 0), (35, 1)):
+        listed = _Listed(most)
+        listed_group = listed.json_of(group)
+        assert (listed_group["x"], listed.num_left_out) == (12, num_left_out)
+        assert len(listed_group.get("each", ())) == (0 if num_left_out else 12)
 
 
 def test_the_parts_of_blocks_are_matched_by_name_not_by_order() -> None:

@@ -4,8 +4,8 @@ cluster's topology from nccl-tests."""
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 
-from neusight.exit_codes import ExitCode
 from neusight.integrations.cli.files import report_problems, tried
 from neusight.predictors.errors import OptionError
 from neusight.predictors.measuring.nccl_tests import is_nccl_output
@@ -50,11 +50,7 @@ def run(options: argparse.Namespace) -> int:
         print(printable(f"  note        {note}"))
     if made.source.get("left_out"):
         print(printable(f"  note        left out: {made.source['left_out']}"))
-    problems = tried(lambda: made.save(options.out), options.out)
-    if not problems:
-        print(f"  written to  {options.out}: neusight run --calibration {options.out} …")
-    report_problems(problems)
-    return ExitCode.WRONG_USE if problems else ExitCode.OK
+    return _saved(made.save, options.out, "--calibration")
 
 
 def _calibrate_cluster(options: argparse.Namespace) -> int:
@@ -68,8 +64,11 @@ def _calibrate_cluster(options: argparse.Namespace) -> int:
         raise OptionError(f"--out is {options.out!r}; a topology's name ends in .json")
     made = calibrate_cluster(options.source, options.gpu, options.topology)
     print(made.table())
-    problems = tried(lambda: made.topology.save(options.out), options.out)
+    return _saved(made.topology.save, options.out, "--topology")
+
+
+def _saved(save: Callable[[str], object], path: str, option: str) -> int:
+    problems = tried(lambda: save(path), path)
     if not problems:
-        print(f"  written to  {options.out}: neusight run --topology {options.out} …")
-    report_problems(problems)
-    return ExitCode.WRONG_USE if problems else ExitCode.OK
+        print(f"  written to  {path}: neusight run {option} {path} …")
+    return report_problems(problems)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
-from neusight.exit_codes import ExitCode
 from neusight.integrations.cli.arguments import add_options
 from neusight.integrations.cli.files import report_problems, tried, write_json, write_traces
 from neusight.integrations.report.side_by_side import lay_side_by_side, parse_prices
@@ -71,11 +69,10 @@ def run(options: argparse.Namespace) -> int:
     if options.trace:
         problems += write_traces(options.trace, forecasts)
     if options.json:
-        document: dict[str, Any] = {
+        document = {
             "forecasts": [forecast.to_json() for forecast in forecasts],
             "side_by_side": compared.to_json(),
             "left_out": left_out,
         }
         problems += tried(lambda: write_json(options.json, document), options.json)
-    report_problems(problems)
-    return ExitCode.WRONG_USE if problems else ExitCode.OK
+    return report_problems(problems)

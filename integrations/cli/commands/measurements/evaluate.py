@@ -89,9 +89,9 @@ def run(options: argparse.Namespace) -> int:
         report = score_folder(options.data, predictors=names)
     left_out = [printable(f"left out: {reason}") for reason in report.left_out]
     _show("\n".join([table_of(report.rows, every_size=options.sizes), *left_out]))
-    problems = _written((options.json, lambda path: write_json(path, report.to_json())))
-    report_problems(problems)
-    return ExitCode.WRONG_USE if problems else ExitCode.OK
+    return report_problems(
+        _written((options.json, lambda path: write_json(path, report.to_json())))
+    )
 
 
 def _show(text: str) -> None:
@@ -136,9 +136,8 @@ def _run_suite(options: argparse.Namespace) -> int:
         _show(f"{text_table(table, report.predictors)}\n")
     for line in left_out_lines(report.left_out):
         _show(line)
-    problems = _write_suite(options, report)
-    report_problems(problems)
-    return ExitCode.OK if report.results and not problems else ExitCode.WRONG_USE
+    code = report_problems(_write_suite(options, report))
+    return code if report.results else ExitCode.WRONG_USE
 
 
 def _suite_predictors(options: argparse.Namespace) -> list[str]:

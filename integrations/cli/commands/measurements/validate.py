@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from neusight.exit_codes import ExitCode
-from neusight.integrations.cli.files import print_progress, report_problems, tried, write_json
+from neusight.integrations.cli.files import (
+    print_progress,
+    report_problems,
+    write_files,
+    write_json,
+)
 from neusight.predictors.registry import require_predictor
 
 HELP = "forecast measured workloads, and score the forecasts"
@@ -50,8 +54,5 @@ def run(options: argparse.Namespace) -> int:
         progress=print_progress,
     )
     print(found.table())
-    problems: list[str] = []
-    if options.json:
-        problems = tried(lambda: write_json(options.json, found.to_json()), options.json)
-    report_problems(problems)
-    return ExitCode.WRONG_USE if problems else ExitCode.OK
+    _, problems = write_files([(options.json, lambda path: write_json(path, found.to_json()))])
+    return report_problems(problems)

@@ -43,7 +43,8 @@ def test_several_targets_are_laid_side_by_side_with_their_prices(
     reported = tmp_path / "reported.json"
 
     code = main(["carry", profile, "--to", "H200,L40S", "--to", "H200", "--price",
-                 "H200=4,L40S=1", "--json", str(reported)])  # fmt: skip
+                 "H200=4,L40S=1", "--json", str(reported),
+                 "--trace", str(tmp_path / "runs")])  # fmt: skip
 
     shown = capsys.readouterr().out
     assert code == 0
@@ -55,6 +56,9 @@ def test_several_targets_are_laid_side_by_side_with_their_prices(
         ("H200-SXM-141GB", 4.0), ("L40S", 1.0),
     ]  # fmt: skip
     assert {row["memory_verdict"] for row in rows} == {"unknown"}
+    assert [len(list(tmp_path.glob(f"runs/{row['gpu']}/*.pt.trace.json.gz"))) for row in rows] == [
+        1, 1,
+    ]  # fmt: skip
 
 
 def test_memory_that_nobody_knows_is_not_said_to_fit(

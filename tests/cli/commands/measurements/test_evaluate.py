@@ -44,6 +44,7 @@ def test_a_suite_prints_tables_and_writes_files(
         (["--suite", "published"], "e2e_published_dev.csv cannot be read"),
         (["--suite", "paper", "--predictor", "oracle"], "Unknown predictor 'oracle'"),
         (["--csv", "FILE"], "--csv is for cases"),
+        (["--clock", "burst"], "--clock is for cases (--suite NAME)"),
         (["--recordings", "DIR"], "--recordings is for cases"),
     ],
 )

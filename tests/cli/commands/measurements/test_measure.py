@@ -10,16 +10,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from neusight.integrations.cli.commands.measurements import measure as measure_command
 from neusight.integrations.cli.commands.measurements.measure import (
     _Progress,
     _report,
     add_arguments,
 )
 from neusight.integrations.cli.main import main
-from neusight.integrations.profiles.measuring import MeasuringResult
+from neusight.integrations.profiles.measuring import MeasuringResult, read_settings
 from neusight.predictors.measuring.folder import Environment, read_measured
 from neusight.predictors.measuring.stopwatch import Refusal
 from places import ROOT
@@ -94,6 +96,55 @@ def test_a_run_has_eight_minutes_where_none_are_stated() -> None:
 HERE = Environment(
     "a GPU", "9.0", 132, 0, "550", "2.13.0", "12.8", "3.11", "2026", "0.1.0", "a CPU"
 )
+
+
+@pytest.mark.parametrize(
+    ("words", "parts", "workloads"),
+    [
+        ([], ["quick", "workloads", "kernels"], None),
+        (["--quick"], ["quick"], []),
+        (["--kernels", "--quick"], ["quick", "kernels"], []),
+        (["--only", "lstm_bf16"], ["workloads"], ["lstm_bf16"]),
+    ],
+)
+def test_what_is_asked_for_is_measured(
+    words: list[str],
+    parts: list[str],
+    workloads: list[str] | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def measured(*_: object, **options: Any) -> MeasuringResult:
+        asked.update(options)
+        return MeasuringResult(HERE, samples=1)
+
+    monkeypatch.setattr(measure_command, "measure", measured)
+
+    assert main([*MEASURE, "--out", str(tmp_path), *words]) == 0
+
+    assert asked["parts"] == parts
+    every = [one.name for one in read_settings(ROOT / "benchmarks" / "workloads")]
+    assert [one.name for one in asked["settings"]] == (every if workloads is None else workloads)
+    assert capsys.readouterr().out.startswith(f"a GPU, torch 2.13.0, in {tmp_path}:")
+
+
+def test_an_interrupt_leaves_what_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measured(*_: object, **options: object) -> MeasuringResult:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(measure_command, "measure", measured)
+
+    assert main([*MEASURE, "--out", str(tmp_path), "--quick"]) == 130
+
+    assert capsys.readouterr().err == (
+        f"neusight: interrupted; what was measured is in {tmp_path}, and the same command "
+        "continues from there\n"
+    )
 
 
 class Screen(io.StringIO):
