@@ -10,6 +10,7 @@ from itertools import accumulate
 from typing import Any
 
 import pytest
+import torch
 
 from neusight.memory.placement import (
     ALLOCATOR_OPTION,
@@ -263,6 +264,7 @@ def memory_as_profiled(
     model: str, torch_version: str, monkeypatch: pytest.MonkeyPatch
 ) -> MemoryTimeline:
     """The forecast with the workspaces that the profiled torch took."""
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)  # the program switches it on
     monkeypatch.syspath_prepend(str(EXAMPLE.parent))
     spec = importlib.util.spec_from_file_location("compare_with_profile", EXAMPLE)
     assert spec is not None and spec.loader is not None
