@@ -13,6 +13,7 @@ from neusight.predictors.kernel import (
     Kernel,
     KernelClass,
     RowsSize,
+    size_of,
 )
 from neusight.serving.launches import (
     EXPERTS,
@@ -20,7 +21,6 @@ from neusight.serving.launches import (
     LaunchedKernel,
     expert_rows,
     is_plain_product,
-    sized,
 )
 
 #: Classes of the kernels between products that a compiler joins.
@@ -83,7 +83,7 @@ def _as_attention(
     launches: Sequence[LaunchedKernel], start: int, end: int, sequences: int
 ) -> LaunchedKernel:
     scores, values = launches[start].kernel, launches[end].kernel
-    size, out = sized(scores, GemmSize), sized(values, GemmSize)
+    size, out = size_of(scores, GemmSize), size_of(values, GemmSize)
     heads = size.batch // sequences
     projections = (item.kernel for item in reversed(launches[:start]))
     # torch's math attention upcasts what the cache holds in the dtype of the projections
@@ -136,7 +136,7 @@ def _expansion_of(launches: Sequence[LaunchedKernel], at: int) -> int | None:
 
 def _latent(expansion: Kernel, attention: Kernel) -> tuple[Kernel, Kernel, Kernel]:
     """The products with queries and results, and the attention between them."""
-    product, size = sized(expansion, GemmSize), sized(attention, AttentionSize)
+    product, size = size_of(expansion, GemmSize), size_of(attention, AttentionSize)
     rank, own = product.k, product.n // size.heads - size.head_dim_v
     tokens, dtype = size.batch * size.seq_q, expansion.dtype
     rotated = size.head_dim - own  # elements of a key that are not expanded
@@ -167,14 +167,14 @@ def joined_products(launches: Sequence[LaunchedKernel]) -> list[tuple[int, ...]]
 
 def _siblings(launches: Sequence[LaunchedKernel], first: int) -> Iterator[int]:
     start = launches[first]
-    size = sized(start.kernel, GemmSize)
+    size = size_of(start.kernel, GemmSize)
     if not start.module:
         return
     for at in range(first + 1, len(launches)):
         other = launches[at]
         kernel = other.kernel
         if is_plain_product(kernel):
-            like = sized(kernel, GemmSize)
+            like = size_of(kernel, GemmSize)
             if other.parent != start.parent or (like.m, like.k) != (size.m, size.k):
                 return
             yield at
@@ -245,12 +245,12 @@ def _merged(group: Sequence[LaunchedKernel]) -> LaunchedKernel:
     first = group[0].kernel
     if len(group) == 1:
         return group[0]
-    size = sized(first, GemmSize)
+    size = size_of(first, GemmSize)
     read_once = int(size.m * size.k * DTYPE_BYTES[first.dtype])
     kernels = [launch.kernel for launch in group]
     kernel = replace(
         first,
-        size=size._replace(n=sum(sized(kernel, GemmSize).n for kernel in kernels)),
+        size=size._replace(n=sum(size_of(kernel, GemmSize).n for kernel in kernels)),
         flops=sum(kernel.flops for kernel in kernels),
         bytes_read=sum(kernel.bytes_read for kernel in kernels) - (len(group) - 1) * read_once,
         bytes_written=sum(kernel.bytes_written for kernel in kernels),
@@ -309,7 +309,7 @@ def _before_attention(span: _Span) -> list[LaunchedKernel]:
     """Norms of queries and keys, the rotary embedding, and the write of keys and values."""
     attention = span.after
     assert attention is not None
-    size = sized(attention.kernel, AttentionSize)
+    size = size_of(attention.kernel, AttentionSize)
     kv_heads = cached_heads(attention, span.between)
     item = DTYPE_BYTES[attention.kernel.dtype]
     kept: list[LaunchedKernel] = []
@@ -341,7 +341,7 @@ def _rows(name: str, read: int, written: int, like: LaunchedKernel, item: float)
 def cached_heads(attention: LaunchedKernel, before: Sequence[LaunchedKernel]) -> int:
     """Heads of keys in the cache: those that are joined with the cache, as some models repeat keys
     for each query head before attention; else those that attention reads."""
-    size = sized(attention.kernel, AttentionSize)
+    size = size_of(attention.kernel, AttentionSize)
     a_head = size.batch * size.seq_kv * size.head_dim
     for launch in reversed(before):  # after the rotary embedding, which joins halves as well
         numel = _numel(launch.kernel)
@@ -353,7 +353,7 @@ def cached_heads(attention: LaunchedKernel, before: Sequence[LaunchedKernel]) ->
 
 def _paged(attention: LaunchedKernel, between: Sequence[LaunchedKernel]) -> LaunchedKernel:
     """Attention over pages: keys are not repeated for the heads that share them."""
-    size = sized(attention.kernel, AttentionSize)
+    size = size_of(attention.kernel, AttentionSize)
     kernel = Kernel.attention(
         size.batch, size.heads, cached_heads(attention, between), size.seq_q, size.seq_kv,
         size.head_dim, causal=True, dtype=attention.kernel.dtype, head_dim_v=size.head_dim_v,
@@ -366,7 +366,7 @@ def _routing(span: _Span, experts: Kernel) -> list[LaunchedKernel]:
     like = span.before
     assert like is not None
     rows = expert_rows(experts)
-    scores = 4 * span.tokens * sized(experts, GemmSize).batch
+    scores = 4 * span.tokens * size_of(experts, GemmSize).batch
     topk = _rows("topk_softmax", scores, 8 * rows, like, DTYPE_BYTES[experts.dtype])
     align = _rows("align_experts", 8 * rows, 8 * rows, like, DTYPE_BYTES[experts.dtype])
     return [topk, align, align]
@@ -377,7 +377,7 @@ def _combining(span: _Span) -> tuple[list[LaunchedKernel], list[LaunchedKernel]]
     assert span.before is not None
     experts = span.before.kernel
     rest = [item for item in span.between if item.module != span.before.module]
-    item, width = DTYPE_BYTES[experts.dtype], sized(experts, GemmSize).n
+    item, width = DTYPE_BYTES[experts.dtype], size_of(experts, GemmSize).n
     read = int(expert_rows(experts) * width * item)
     combined = _rows("add_experts", read, int(span.tokens * width * item), span.before, item)
     return rest, [combined]
@@ -489,7 +489,7 @@ def _norm(piece: Sequence[LaunchedKernel], residual: LaunchedKernel | None) -> L
     moved = last.bytes_written
     name = last.name if len(piece) == 1 else "rms_norm"
     if len(piece) == 1:  # statistics for a backward are not written
-        size = sized(last, RowsSize)
+        size = size_of(last, RowsSize)
         moved = int(size.rows * size.width * DTYPE_BYTES[last.out_dtype])
     read = written = moved
     if residual is not None:

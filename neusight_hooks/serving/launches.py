@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,10 +20,9 @@ from neusight.predictors.kernel import (
     KernelClass,
     RowsSize,
     Size,
+    size_of,
 )
 from neusight.recording.recording import Entry, OpCall
-
-_SizeKind = TypeVar("_SizeKind", bound=Size)
 
 #: Name of the product of a mixture's experts, a problem for each of them.
 EXPERTS = "grouped_gemm"
@@ -78,12 +77,6 @@ class RecordedPoint:
         )
 
 
-def sized(kernel: Kernel, kind: type[_SizeKind]) -> _SizeKind:
-    """The size of a kernel that is known to have one of that kind."""
-    assert isinstance(kernel.size, kind)
-    return kernel.size
-
-
 def is_plain_product(kernel: Kernel) -> bool:
     """Whether it is one product, with weights as a rule: of no batch and not of experts."""
     size = kernel.size
@@ -92,7 +85,7 @@ def is_plain_product(kernel: Kernel) -> bool:
 
 def expert_rows(kernel: Kernel) -> int:
     """Rows of all experts together; the size has as many for each, rounded up."""
-    size = sized(kernel, GemmSize)
+    size = size_of(kernel, GemmSize)
     return round(kernel.flops / (2 * size.n * size.k))
 
 
@@ -169,7 +162,7 @@ class FittedKernel:
         if self.repeats:
             count = max(1.0, totals.sequences)
             kernel = self._plain(BatchTotals(1, *(total / count for total in totals[1:])))
-            size, times = sized(kernel, GemmSize), max(1, round(totals.sequences))
+            size, times = size_of(kernel, GemmSize), max(1, round(totals.sequences))
             amounts = [getattr(kernel, name) * times for name in _AMOUNTS]
             return _with_amounts(kernel, size._replace(batch=size.batch * times), amounts)
         kernel = self._plain(totals)
@@ -204,7 +197,7 @@ def _shared(kernel: Kernel, experts: int, tokens: float) -> Kernel:
     """An expert product that reads the weights only of experts that a token chose. Each of `tokens`
     chooses its experts at random: one of `experts` stays unused with (1 - chosen / experts) to the
     power of tokens."""
-    size = sized(kernel, GemmSize)
+    size = size_of(kernel, GemmSize)
     rows = size.batch * size.m
     chosen = min(1.0, rows / max(1.0, tokens) / experts)
     active = max(1, round(experts * (1.0 - (1.0 - chosen) ** tokens)))
@@ -363,7 +356,7 @@ def _fitted(
     rows = [_sizes(kernel) + [getattr(kernel, name) for name in _AMOUNTS] for kernel in kernels]
     first = kernels[0]
     if first.name == EXPERTS:
-        return FittedKernel(first, _solved(rows, system), experts=sized(first, GemmSize).batch)
+        return FittedKernel(first, _solved(rows, system), experts=size_of(first, GemmSize).batch)
     if _repeats(kernels, points):
         single = [at for at, point in enumerate(points) if point.sequences == 1]
         alone = _solved([rows[at] for at in single], system[single])

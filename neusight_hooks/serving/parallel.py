@@ -16,9 +16,10 @@ from neusight.predictors.kernel import (
     Kernel,
     KernelClass,
     RowsSize,
+    size_of,
 )
 from neusight.serving.fusion import joined_products
-from neusight.serving.launches import EXPERTS, SCAN, LaunchedKernel, sized
+from neusight.serving.launches import EXPERTS, SCAN, LaunchedKernel
 
 #: The number of a layer in the path of a module.
 _NUMBER = re.compile(r"(?:^|\.)(\d+)(?=\.|$)")
@@ -128,7 +129,7 @@ def tensor_parallel(
 
 def _require_experts(launches: Sequence[LaunchedKernel], ranks: int) -> None:
     counts = {
-        sized(item.kernel, GemmSize).batch for item in launches if item.kernel.name == EXPERTS
+        size_of(item.kernel, GemmSize).batch for item in launches if item.kernel.name == EXPERTS
     }
     if not counts:
         raise OptionError("--enable-expert-parallel: the model has no experts that are recognized")
@@ -156,11 +157,11 @@ def is_router(launches: Sequence[LaunchedKernel], at: int) -> bool:
 def _is_low_rank(launches: Sequence[LaunchedKernel], at: int) -> bool:
     """Whether the product only makes a few values, which a norm and then another product read: each
     rank computes all of them."""
-    size = sized(launches[at].kernel, GemmSize)
+    size = size_of(launches[at].kernel, GemmSize)
     following = launches[at + 1 : at + 1 + _LOOKAHEAD]
     if not following or following[0].kernel.name != "rms_norm":
         return False
-    normed = sized(following[0].kernel, RowsSize)
+    normed = size_of(following[0].kernel, RowsSize)
     is_normed = size.m * size.n / 2 <= normed.rows * normed.width <= size.m * size.n
     products = [item.kernel.kernel_class for item in following[1:]
                 if not item.kernel.name.startswith("add_")]  # fmt: skip
@@ -173,7 +174,7 @@ def _collective(name: str, num_bytes: int, like: LaunchedKernel, ranks: int) -> 
 
 
 def _by_columns(kernel: Kernel, ranks: int) -> Kernel:
-    size = sized(kernel, GemmSize)
+    size = size_of(kernel, GemmSize)
     rows = int(size.batch * size.m * size.k * DTYPE_BYTES[kernel.dtype])
     weight = kernel.bytes_read - rows
     return replace(
@@ -186,7 +187,7 @@ def _by_columns(kernel: Kernel, ranks: int) -> Kernel:
 
 
 def _by_rows(kernel: Kernel, ranks: int) -> Kernel:
-    size = sized(kernel, GemmSize)
+    size = size_of(kernel, GemmSize)
     return replace(
         kernel,
         size=size._replace(k=-(-size.k // ranks)),
@@ -196,7 +197,7 @@ def _by_rows(kernel: Kernel, ranks: int) -> Kernel:
 
 
 def _fewer_heads(kernel: Kernel, ranks: int) -> Kernel:
-    size = sized(kernel, AttentionSize)
+    size = size_of(kernel, AttentionSize)
     if size.heads % ranks or (size.kv_heads % ranks and ranks % size.kv_heads):
         raise OptionError(
             f"--tp {ranks} does not share {size.heads} heads and {size.kv_heads} heads of keys "

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from neusight.predictors.errors import OptionError
 from neusight.predictors.gpu import GPU
-from neusight.predictors.kernel import DTYPE_BYTES, GemmSize, Kernel, KernelClass
+from neusight.predictors.kernel import DTYPE_BYTES, GemmSize, Kernel, KernelClass, size_of
 from neusight.serving.fusion import joined_products
-from neusight.serving.launches import EXPERTS, LaunchedKernel, sized
+from neusight.serving.launches import EXPERTS, LaunchedKernel
 from neusight.serving.parallel import is_router
 
 #: What each stands for: dynamic FP8 and INT8 (weights and activations, a scale for each row and
@@ -104,19 +104,19 @@ def _is_of_layer(launches: Sequence[LaunchedKernel], at: int) -> bool:
 
 
 def _activation_bytes(kernel: Kernel) -> int:
-    size = sized(kernel, GemmSize)
+    size = size_of(kernel, GemmSize)
     return int(size.batch * size.m * size.k * DTYPE_BYTES[kernel.dtype])
 
 
 def _int4(kernel: Kernel) -> Kernel:
-    size = sized(kernel, GemmSize)
+    size = size_of(kernel, GemmSize)
     weights = size.batch * size.n * size.k
     num_bytes = int(weights * _INT4_BYTES + weights // _GROUP * _SCALE_BYTES)
     return replace(kernel, bytes_read=_activation_bytes(kernel) + num_bytes, variant="packed_tiles")
 
 
 def _eight_bits(kernel: Kernel, name: str) -> Kernel:
-    size = sized(kernel, GemmSize)
+    size = size_of(kernel, GemmSize)
     scales = size.batch * (size.m + size.n) * _ROW_SCALE_BYTES
     read = size.batch * (size.m * size.k + size.n * size.k) + scales
     return replace(kernel, dtype=QUANTIZATIONS[name], compute=name, bytes_read=read)
@@ -124,7 +124,7 @@ def _eight_bits(kernel: Kernel, name: str) -> Kernel:
 
 def _quantize(kernel: Kernel, name: str) -> Kernel:
     """The kernel that quantizes the activations of a product, a scale for each row."""
-    size = sized(kernel, GemmSize)
+    size = size_of(kernel, GemmSize)
     return Kernel.rows(
         KernelClass.REDUCTION, "quantize", size.batch * size.m, size.k,
         dtype=kernel.dtype, out_dtype=QUANTIZATIONS[name],
@@ -156,7 +156,7 @@ def adapted(launches: Sequence[LaunchedKernel], adapters: Adapters) -> tuple[Lau
 
 
 def _low_rank(kernel: Kernel, adapters: Adapters) -> tuple[Kernel, Kernel]:
-    size, dtype = sized(kernel, GemmSize), kernel.out_dtype
+    size, dtype = size_of(kernel, GemmSize), kernel.out_dtype
     held = int(adapters.count * adapters.rank * DTYPE_BYTES[dtype])
     down = Kernel.gemm(size.m, adapters.rank, size.k, dtype=dtype, weight_bytes=held * size.k)
     up = Kernel.gemm(size.m, size.n, adapters.rank, dtype=dtype, weight_bytes=held * size.n)
