@@ -9,6 +9,7 @@ import json
 import platform
 import shutil
 import subprocess
+import sys
 import warnings
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -139,6 +140,14 @@ def test_what_this_machine_lacks_is_a_finding(
     found = doctor._EXAMINATIONS[name](name)
 
     assert f"{found.state}, {found.text}, {found.remedy}".startswith(expected)
+
+
+def test_a_python_that_is_too_old_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 9, 1))
+
+    found = doctor._EXAMINATIONS["Python"]("Python")
+
+    assert (found.state, found.text) == ("problem", platform.python_version())
 
 
 @pytest.mark.parametrize(
