@@ -54,7 +54,7 @@ from neusight.predictors.training.fit import (
     train,
 )
 from neusight.predictors.training.reading import TABLES, read_dataset
-from neusight.predictors.training.tables.files import data_hash, disagreement
+from neusight.predictors.training.tables.files import data_hash, found_table, rows_of_file
 
 ROOT = Path(__file__).parents[1]
 
@@ -267,11 +267,52 @@ def csv_text(lines: Iterable[Line]) -> str:
     return table_text(_COLUMNS, rows)
 
 
+def _disagreement(folder: str | Path, name: str) -> list[tuple[str, str, int, float]]:
+    """How far two measurements of the same shape lie apart: (GPU, dtype, number of shapes, mean of
+    larger over smaller less one), for a table that several sources filled. The noise floor: no
+    predictor can be nearer to one of them than half of it, whatever it knows."""
+    path = found_table(Path(folder), name)
+    if path is None or name not in _REPEATED:
+        return []
+    frame = rows_of_file(path)
+    keys = [column for column in ("gpu", "dtype", *_REPEATED[name]) if column in frame.columns]
+    if "clock_regime" in frame.columns:
+        frame = frame[frame["clock_regime"].astype(str) != "sustained"]
+    if name == "collectives" and "source" in frame.columns:  # others wait for ranks, or are no NCCL
+        frame = frame[frame["source"].astype(str).str.contains("nccl-tests")]
+    spread = frame.groupby(keys, observed=True)["latency_us"].agg(["min", "max", "count"])
+    spread = spread[spread["count"] >= _LEAST_OPINIONS].reset_index()
+    spread["apart"] = spread["max"] / spread["min"] - 1.0
+    return [
+        (str(label), str(dtype), len(rows), float(rows["apart"].mean()))
+        for (label, dtype), rows in spread.groupby(["gpu", "dtype"], observed=True)
+    ]
+
+
+#: What identifies a shape, in the tables that hold several measurements of the same.
+_REPEATED = {
+    "gemm": ("m", "n", "k"),
+    "attention": (
+        "phase",
+        "batch",
+        "seq_q",
+        "seq_kv",
+        "heads",
+        "kv_heads",
+        "head_dim",
+        "window",
+    ),
+    "collectives": ("op", "num_gpus", "num_nodes", "message_bytes"),
+}
+
+_LEAST_OPINIONS = 2
+
+
 def _between_sources(folders: Sequence[Path]) -> str:
     """How far two sources' measurements of one shape lie apart: the median by table."""
     found = {}
     for name in sorted(TABLES):
-        apart = [row[-1] for folder in folders for row in disagreement(folder, name)]
+        apart = [row[-1] for folder in folders for row in _disagreement(folder, name)]
         if apart:
             found[name] = f"{name} {100 * median(apart):.0f} %"
     return ", ".join(found.values())

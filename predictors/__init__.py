@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from neusight.predictors.clusters.named import find_topology, topologies
@@ -68,18 +69,16 @@ __all__ = [
 ]
 
 
+#: Predictors load on first use: they need numpy, looking up a GPU does not.
+_LAZY = {
+    "Calibration": "neusight.predictors.measuring.calibration",
+    "Measurement": "neusight.predictors.measuring.calibration",
+    "Roofline": "neusight.predictors.roofline",
+    "Tiled": "neusight.predictors.tiled",
+}
+
+
 def __getattr__(name: str) -> object:
-    """Loads predictors on first use: they need numpy, looking up a GPU does not."""
-    if name in ("Calibration", "Measurement"):
-        from neusight.predictors.measuring import calibration
-
-        return getattr(calibration, name)
-    if name == "Roofline":
-        from neusight.predictors.roofline import Roofline
-
-        return Roofline
-    if name == "Tiled":
-        from neusight.predictors.tiled import Tiled
-
-        return Tiled
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LAZY[name]), name)

@@ -1,25 +1,4 @@
-"""Every error neusight raises, below all other modules so that each can raise them.
-
-NeusightError
-├── UnknownGPUError        (ValueError)           no such GPU; names near misses
-├── UnknownPredictorError  (ValueError)           no such predictor; names near misses
-├── UnmappedOpError        (NotImplementedError)  strict mode met an op the registry does not know
-├── UnansweredCallError    (NotImplementedError)  a call that only a GPU, or C++ beside it, answers
-├── ForecastStateError     (RuntimeError)         used when it cannot be: nested, outside
-├── RegistrationError      (ValueError)           a GPU, op or predictor that cannot be registered
-├── TraceError             (ValueError)           a trace that cannot be read or written
-├── RecordingError         (ValueError)           a saved forecast that cannot be read
-├── WeightsError           (ValueError)           weights that cannot be used: damaged, foreign
-├── DataError              (ValueError)           a measurement table that cannot be read
-├── CalibrationError       (ValueError)           a calibration that cannot be made or used here
-├── OptionError            (ValueError)           an option of a command that means nothing
-├── TopologyError          (ValueError)           a topology unknown, damaged or too small
-├── BaselineError          (ValueError)           a baseline that is missing, damaged or foreign
-├── RegressionError        (AssertionError)       a forecast worse than its baseline or budget
-├── SlowMachineError       (TimeoutError)         a check did not end in time: it proves nothing
-├── UnsupportedKernelError (ValueError)           a kernel the GPU cannot run (fp8 on an A100)
-└── UnsupportedTorchError  (RuntimeError)         this torch build has no proven way to pose as CUDA
-"""
+"""Every error neusight raises, below all other modules so that each can raise them."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import stat
 import sys
 import zlib
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,11 +156,9 @@ def read_json_document(
     """
     try:
         document = json_value(read_bytes(source))
-    except OSError as problem:
-        reason = problem.strerror or problem
+    except (OSError, ValueError) as problem:
+        reason = getattr(problem, "strerror", None) or problem
         raise error(f"The {kind} {source} cannot be read: {reason}. {remedy}") from problem
-    except ValueError as problem:
-        raise error(f"The {kind} {source} cannot be read: {problem}. {remedy}") from problem
     if not isinstance(document, dict) or (version is not None and version_field not in document):
         raise error(f"{source} is not a {kind} that neusight wrote. {remedy}")
     fields = Fields(document, kind=kind, source=str(source), error=error, remedy=remedy)
@@ -183,6 +181,15 @@ def read_bytes(source: str | Path, *, most: int = MAX_DOCUMENT_BYTES) -> bytes:
     if len(data) > most:
         raise ValueError(f"it holds more than {most >> 20} MiB")
     return data
+
+
+def packaged_documents(folder: str) -> Iterator[tuple[str, Any]]:
+    """The JSON files in a folder of this package by their names, in order."""
+    from importlib.resources import files
+
+    for item in sorted((files(__package__) / folder).iterdir(), key=lambda item: item.name):
+        if item.name.endswith(".json"):
+            yield item.name, json.loads(item.read_text(encoding="utf-8"))
 
 
 def json_value(data: bytes | str) -> Any:

@@ -17,7 +17,13 @@ from neusight.predictors.errors import (
     UnknownGPUError,
     UnsupportedKernelError,
 )
-from neusight.predictors.files import is_count, is_number, read_json_document, shown
+from neusight.predictors.files import (
+    is_count,
+    is_number,
+    packaged_documents,
+    read_json_document,
+    shown,
+)
 
 Vendor = Literal["nvidia", "amd"]
 
@@ -185,6 +191,11 @@ class GPU:
     def clock_hz(self) -> float:
         """Boost clock in Hz."""
         return self.boost_clock_mhz * 1e6
+
+    @property
+    def dram_bytes_per_us(self) -> float:
+        """Bytes that streaming moves to or from DRAM in a µs."""
+        return self.bandwidth_gbps * 1e3 * self.bandwidth_utilization
 
     def to_json(self) -> dict[str, Any]:
         """Every figure as plain JSON values; `GPU.from_json` reads it back."""
@@ -505,14 +516,7 @@ def _read(path: Path) -> GPU:
 
 @cache
 def _packaged() -> tuple[GPU, ...]:
-    from importlib.resources import files
-
-    folder = files("neusight.predictors") / "gpus"
-    entries = sorted(
-        (item for item in folder.iterdir() if item.name.endswith(".json")),
-        key=lambda item: item.name,
-    )
-    return tuple(GPU.from_json(json.loads(item.read_text(encoding="utf-8"))) for item in entries)
+    return tuple(GPU.from_json(document) for _, document in packaged_documents("gpus"))
 
 
 #: Fields that say how a GPU is called, where its figures come from, and what it stands in.
@@ -531,7 +535,6 @@ def _figures_of(described: GPU) -> str:
 
 @cache
 def _packaged_by_figures() -> dict[str, tuple[str, ...]]:
-    """Names of the packaged GPUs by their figures, which some share."""
     found: dict[str, tuple[str, ...]] = {}
     for item in _packaged():
         key = _figures_of(item)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from math import prod
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict, TypeVar
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -389,7 +389,7 @@ class Kernel:
         k = int(batch * kv_heads * seq_kv * head_dim * item)
         v = int(batch * kv_heads * seq_kv * dim_v * item)
         out = int(batch * heads * seq_q * dim_v * item)
-        statistics = batch * heads * seq_q * DTYPE_BYTES_FLOAT32
+        statistics = batch * heads * seq_q * 4  # float32
         forward_flops = 2 * scores * (head_dim + dim_v)
         backward_flops = 2 * scores * (3 * head_dim + 2 * dim_v)
         return cls(
@@ -544,7 +544,14 @@ class Kernel:
         )
 
 
-DTYPE_BYTES_FLOAT32 = 4
+AnySize = TypeVar("AnySize", GemmSize, ConvolutionSize, AttentionSize, RowsSize, CollectiveSize)
+
+
+def size_of(kernel: Kernel, kind: type[AnySize]) -> AnySize:
+    """The size of a kernel whose class has sizes of that kind."""
+    assert isinstance(kernel.size, kind)
+    return kernel.size
+
 
 _COMPUTE = {
     "float64": "fp64",

@@ -145,7 +145,8 @@ def _factory_of(name: str) -> PredictorFactory:
         import_module(_OWN_MODULES[name])
     if name in _factories:
         return _factories[name]
-    brought = _brought_by_packages(name)
+    found = entry_points(group=ENTRY_POINT_GROUP, name=name)
+    brought = list({entry.value: entry for entry in found}.values())  # each place once
     if len(brought) > 1:
         raise RegistrationError(
             f"Predictor {name!r} is brought by {' and by '.join(map(_origin_of, brought))}."
@@ -159,12 +160,6 @@ def _factory_of(name: str) -> PredictorFactory:
         f"Unknown predictor {name!r}.{hint} Known: {', '.join(predictor_names())};"
         f" `register_predictor` or an entry point of the group {ENTRY_POINT_GROUP!r} adds one."
     )
-
-
-def _brought_by_packages(name: str) -> list[EntryPoint]:
-    """The entry points of that name, those that lead to the same place once."""
-    found = entry_points(group=ENTRY_POINT_GROUP, name=name)
-    return list({entry.value: entry for entry in found}.values())
 
 
 def _made_by_package(name: str, entry: EntryPoint) -> Predictor:
@@ -181,6 +176,5 @@ def _made_by_package(name: str, entry: EntryPoint) -> Predictor:
 
 
 def _origin_of(entry: EntryPoint) -> str:
-    """Package, version and place of an entry point, as a message names them."""
     package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "an unnamed package"
     return f"the package {package} ({entry.value})"

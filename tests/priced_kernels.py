@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import groupby, product
 from typing import Any
 
@@ -47,7 +47,7 @@ def products() -> Iterator[Kernel]:
     packed: tuple[Variant, ...] = (
         "packed_tiles", "packed_16_rows", "packed_rows", "packed_outputs"
     )  # fmt: skip
-    for variant, m in product(packed, (1, 24, 2048)):
+    for variant, m in product(packed, (1, 24, 100, 2048)):
         weight = 4096 * 4096 * 9 // 16
         yield Kernel.gemm(m, 4096, 4096, dtype="float16", weight_bytes=weight, variant=variant)
 
@@ -72,6 +72,12 @@ def attentions() -> Iterator[Kernel]:
         4, 12, 12, 1024, 96, 64, causal=False, name="efficient_attention", backward=True
     )
     yield attention(1, 32, 8, 1, 32768, 128, causal=False, name="flash_attention")
+    for length, dim in ((100, 64), (128, 128), (129, 64)):  # torch's own, of one length
+        kernel = attention(64, 16, 16, length, length, dim, causal=True, name="flash_attention")
+        yield replace(kernel, layout="contiguous")
+    for name, backward in product(("cudnn_attention", "efficient_attention"), (False, True)):
+        yield attention(64, 16, 16, 100, 100, 64, causal=False, backward=backward, name=name)
+    yield attention(4, 12, 12, 1024, 1024, 192, causal=False, name="efficient_attention")
 
 
 def attention(*shape: int, **options: Any) -> Kernel:
@@ -97,6 +103,13 @@ def convolutions() -> Iterator[Kernel]:
         square._replace(input=(16, 28, 28), output=(8, 14, 14), kernel=(2, 4, 4),
                         stride=(2, 2, 2), batch=2, in_channels=20),
         square._replace(input=(4000,), output=(2000,), kernel=(9,), stride=(2,)),
+        square._replace(in_channels=40, stride=(2, 2), output=(28, 28)),
+        square._replace(kernel=(6, 4), stride=(4, 2), output=(14, 28)),
+        square._replace(in_channels=96, out_channels=96, groups=16),
+        square._replace(in_channels=3, kernel=(16, 16), stride=(16, 16), input=(224, 224),
+                        output=(14, 14), out_channels=100, batch=128),
+        square._replace(in_channels=3, kernel=(16, 16), stride=(16, 16), input=(224, 224),
+                        output=(14, 14), out_channels=768, batch=4),
     )  # fmt: skip
     directions: tuple[Pass, ...] = ("forward", "data_gradient", "weight_gradient")
     for size, direction in product(sizes, directions):
@@ -220,7 +233,7 @@ def rows() -> Iterator[Kernel]:
     """Those that depend on how many rows there are, of what width, in more sizes."""
     sizes = (
         (7, 2_000_000, "float32"), (80_000, 21, "bfloat16"), (1001, 1030, "bfloat16"),
-        (64, 200, "float32"),
+        (64, 200, "float32"), (300, 1028, "float32"), (500, 100_000, "bfloat16"),
     )  # fmt: skip
     classes = ("reduction", "softmax", "normalization", "sort")
     for row, size in product(MEMORY_BOUND, sizes):

@@ -59,7 +59,7 @@ def calibrate_cluster(
     name = f"{base.name if base is not None else target.name}, measured"
     curves = [run.curve for run in runs]
     found, levels = fitted_topology(base, target, curves, name=name)
-    held_out = tuple((curve, held_out_error(found, target, curve)) for curve in found.measured)
+    held_out = tuple((curve, held_out_error(curve)) for curve in found.measured)
     return MeasuredCluster(found, target, tuple(levels), held_out)
 
 

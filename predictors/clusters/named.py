@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import json
 import math
 from dataclasses import replace
 from functools import cache
 
 from neusight.predictors.clusters.topology import Level, Topology, read_topology
 from neusight.predictors.errors import OptionError, TopologyError
+from neusight.predictors.files import packaged_documents
 
 
 def find_topology(name: str | Topology) -> Topology:
@@ -94,12 +94,6 @@ _MOST_CARDS = 64
 
 @cache
 def _packaged() -> tuple[Topology, ...]:
-    from importlib.resources import files
-
-    folder = files("neusight.predictors") / "topologies"
-    found = [
-        Topology.from_json(json.loads(item.read_text(encoding="utf-8")), source=item.name)
-        for item in folder.iterdir()
-        if item.name.endswith(".json")
-    ]
+    documents = packaged_documents("topologies")
+    found = [Topology.from_json(document, source=name) for name, document in documents]
     return tuple(sorted(found, key=lambda item: item.name))

@@ -73,7 +73,7 @@ def _placed(size: CollectiveSize, topology: Topology) -> GroupPlacement:
     most_cards = cards * max(1.0, reach / topology.gpus_per_node)
     return GroupPlacement(
         len(counts), min(counts), max(counts),
-        inside or topology.levels[0], network,
+        inside, network,
         min(most_cards, max(1.0, min(counts) * each)), max(1.0, each),
     )  # fmt: skip
 
@@ -105,22 +105,22 @@ def _island(rank: int, topology: Topology, per_node: int, reach: int) -> int:
     return node // (reach // topology.gpus_per_node)
 
 
-def _level_within(size: CollectiveSize, topology: Topology, per_node: int) -> Level | None:
+def _level_within(size: CollectiveSize, topology: Topology, per_node: int) -> Level:
     """The innermost level without a network that joins a group of one island."""
-    for level in topology.inside:
-        if len(_counts(size, topology, per_node, level.ranks or size.world_size)) == 1:
-            return level
-    return None
+    able = (
+        level
+        for level in topology.inside
+        if len(_counts(size, topology, per_node, level.ranks or size.world_size)) == 1
+    )
+    return next(able, topology.levels[0])
 
 
-def _level_of(num_ranks: int, topology: Topology) -> Level | None:
-    """The innermost level without a network that joins that many neighbours."""
+def _level_of(num_ranks: int, topology: Topology) -> Level:
     able = (level for level in topology.inside if not level.ranks or level.ranks >= num_ranks)
-    return next(able, None)
+    return next(able, topology.levels[0])
 
 
 def _network_between(size: CollectiveSize, topology: Topology, per_node: int) -> Level:
-    """The innermost network that joins the group."""
     for level in topology.levels:
         if level.kind != "network":
             continue

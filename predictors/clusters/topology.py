@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from neusight.predictors.errors import TopologyError
-from neusight.predictors.files import Fields, read_json_document, write_atomically
+from neusight.predictors.files import (
+    Fields,
+    is_count,
+    is_number,
+    read_json_document,
+    write_atomically,
+)
 
 #: "switch": all GPUs reach each other at the full rate of their links; "mesh": a link for each pair
 #: of GPUs; "pcie": through the host's bridges, or its memory; "network": network cards.
@@ -231,10 +237,8 @@ def _is_point(point: object) -> bool:
     return (
         isinstance(point, tuple)
         and len(point) == 2
-        and isinstance(point[0], int)
-        and not isinstance(point[0], bool)
+        and is_count(point[0])
         and 0 < point[0] <= _MOST_BYTES
-        and isinstance(point[1], (int, float))
-        and not isinstance(point[1], bool)
+        and is_number(point[1])
         and 0.0 < point[1] <= _MOST_US
     )

@@ -10,7 +10,7 @@ import numpy as np
 
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import DTYPE_BYTES, ConvolutionSize, Kernel
-from neusight.predictors.learned.features import Features, Floats
+from neusight.predictors.learned.features import Features, Floats, flags, log_of_counts
 from neusight.predictors.learned.network import log_of
 from neusight.predictors.physics.convolution import implicit_gemm, with_issue_of_convolutions
 from neusight.predictors.physics.physical_time import PhysicalTime
@@ -110,23 +110,14 @@ def _spatial(values: Sequence[tuple[int, ...]]) -> Floats:
 _Column = tuple[str, Callable[[_Convolutions], Floats]]
 
 
-def _log(values: Floats) -> Floats:
-    return log_of(np.maximum(values, 1.0))
-
-
 def _share(term: Floats | float, seen: _Convolutions) -> Floats:
     return log_of(np.maximum(term / seen.bound_us, _LEAST_SHARE))
 
 
-def _flags(values: Sequence[bool]) -> Floats:
-    return np.array(values, dtype=np.float64)
-
-
 def _axis(name: str, spatial: Callable[[_Convolutions], Floats]) -> tuple[_Column, ...]:
-    """One column a dimension."""
 
     def column(index: int) -> Callable[[_Convolutions], Floats]:
-        return lambda seen: _log(spatial(seen)[index])
+        return lambda seen: log_of_counts(spatial(seen)[index])
 
     axes = ("depth", "height", "width")
     return tuple((f"log_{name}_{axis}", column(index)) for index, axis in enumerate(axes))
@@ -158,9 +149,7 @@ def _step_columns(step: int) -> tuple[_Column, ...]:
 
 
 def _pass_column(direction: str) -> _Column:
-    return f"is_{direction}", lambda seen: _flags(
-        [size.direction == direction for size in seen.sizes]
-    )
+    return f"is_{direction}", lambda seen: flags(size.direction == direction for size in seen.sizes)
 
 
 def _padding(seen: _Convolutions) -> Floats:
@@ -178,20 +167,20 @@ def _architecture_column(name: str, *architectures: str) -> _Column:
 
 
 _COLUMNS: tuple[_Column, ...] = (
-    ("log_batch", lambda seen: _log(seen.batch)),
-    ("log_in_channels", lambda seen: _log(seen.in_channels)),
-    ("log_out_channels", lambda seen: _log(seen.out_channels)),
+    ("log_batch", lambda seen: log_of_counts(seen.batch)),
+    ("log_in_channels", lambda seen: log_of_counts(seen.in_channels)),
+    ("log_out_channels", lambda seen: log_of_counts(seen.out_channels)),
     *_axis("input", lambda seen: seen.input),
     *_axis("output", lambda seen: seen.output),
     *_axis("taps", lambda seen: seen.taps),
     *_axis("stride", lambda seen: seen.stride),
-    ("log_padding", lambda seen: _log(1.0 + _padding(seen))),
-    ("is_point", lambda seen: _flags([prod(size.kernel) == 1 for size in seen.sizes])),
-    ("is_3x3", lambda seen: _flags([size.kernel == (3, 3) for size in seen.sizes])),
+    ("log_padding", lambda seen: log_of_counts(1.0 + _padding(seen))),
+    ("is_point", lambda seen: flags(prod(size.kernel) == 1 for size in seen.sizes)),
+    ("is_3x3", lambda seen: flags(size.kernel == (3, 3) for size in seen.sizes)),
     *(_pass_column(name) for name in ("forward", "data_gradient", "weight_gradient")),
-    ("log_m", lambda seen: _log(seen.m)),
-    ("log_n", lambda seen: _log(seen.n)),
-    ("log_k", lambda seen: _log(seen.k)),
+    ("log_m", lambda seen: log_of_counts(seen.m)),
+    ("log_n", lambda seen: log_of_counts(seen.n)),
+    ("log_k", lambda seen: log_of_counts(seen.k)),
     *(column for step in _CHANNEL_STEPS for column in _step_columns(step)),
     *(column for edge in _TILE_EDGES for column in _tile_columns(edge)),
     ("log_footprint_per_l2", lambda seen: log_of(np.maximum(seen.footprint, _LEAST_TILES))),
@@ -206,10 +195,11 @@ _COLUMNS: tuple[_Column, ...] = (
 CONVOLUTION_FEATURES: Features[_Convolutions] = Features(
     (
         *_COLUMNS,
-        ("is_fastest", lambda seen: _flags([one.variant == "fastest" for one in seen.kernels])),
-        ("is_16_bit", lambda seen: _flags([DTYPE_BYTES[one.dtype] <= 2 for one in seen.kernels])),
+        ("is_fastest", lambda seen: flags(one.variant == "fastest" for one in seen.kernels)),
+        ("is_16_bit", lambda seen: flags(DTYPE_BYTES[one.dtype] <= 2 for one in seen.kernels)),
         _architecture_column("maxwell", "Maxwell"),
-        ("is_p100", lambda seen: np.full(len(seen.sizes), float(_has_fast_fp64(seen.gpu)))),
+        # Pascal's data centre die (GP100), with SMs of 64 lanes as Volta's.
+        ("is_p100", lambda seen: flags([seen.gpu.compute_capability == (6, 0)] * len(seen.sizes))),
         _architecture_column("volta", "Volta"),
         _architecture_column("turing", "Turing"),
         _architecture_column("newer", "Ampere", "Ada", "Hopper", "Blackwell"),
@@ -218,23 +208,15 @@ CONVOLUTION_FEATURES: Features[_Convolutions] = Features(
 )
 
 
-def _has_fast_fp64(gpu: GPU) -> bool:
-    """Whether it is of Pascal's data centre die (GP100), with SMs of 64 lanes as Volta's."""
-    return gpu.compute_capability == (6, 0)
-
-
 #: Convolutions in all forms: images and volumes, groups, either layout, three dtypes.
 _FORMS: tuple[_Column, ...] = (
-    ("log_groups", lambda seen: _log(seen.groups)),
-    ("is_depthwise", lambda seen: _flags([size.is_depthwise for size in seen.sizes])),
-    ("is_volume", lambda seen: _flags([len(size.kernel) > 2 for size in seen.sizes])),
-    ("is_dilated", lambda seen: _flags([one.variant == "dilated" for one in seen.kernels])),
-    (
-        "is_channels_last",
-        lambda seen: _flags([one.layout == "channels_last" for one in seen.kernels]),
-    ),
-    ("is_fp16", lambda seen: _flags([one.dtype == "float16" for one in seen.kernels])),
-    ("is_bf16", lambda seen: _flags([one.dtype == "bfloat16" for one in seen.kernels])),
+    ("log_groups", lambda seen: log_of_counts(seen.groups)),
+    ("is_depthwise", lambda seen: flags(size.is_depthwise for size in seen.sizes)),
+    ("is_volume", lambda seen: flags(len(size.kernel) > 2 for size in seen.sizes)),
+    ("is_dilated", lambda seen: flags(one.variant == "dilated" for one in seen.kernels)),
+    ("is_channels_last", lambda seen: flags(one.layout == "channels_last" for one in seen.kernels)),
+    ("is_fp16", lambda seen: flags(one.dtype == "float16" for one in seen.kernels)),
+    ("is_bf16", lambda seen: flags(one.dtype == "bfloat16" for one in seen.kernels)),
 )
 
 #: cuDNN's and torch's own of groups, on GPUs with TF32.
@@ -242,10 +224,10 @@ GROUPS_FEATURES: Features[_Convolutions] = Features(
     (
         *_COLUMNS,
         *_FORMS,
-        ("is_fastest", lambda seen: _flags([one.variant == "fastest" for one in seen.kernels])),
-        ("is_tf32", lambda seen: _flags([one.compute == "tf32" for one in seen.kernels])),
-        ("log_taps_area", lambda seen: _log(seen.taps.prod(axis=0))),
-        ("log_area", lambda seen: _log(seen.output.prod(axis=0))),
+        ("is_fastest", lambda seen: flags(one.variant == "fastest" for one in seen.kernels)),
+        ("is_tf32", lambda seen: flags(one.compute == "tf32" for one in seen.kernels)),
+        ("log_taps_area", lambda seen: log_of_counts(seen.taps.prod(axis=0))),
+        ("log_area", lambda seen: log_of_counts(seen.output.prod(axis=0))),
     ),
     _convolutions_of,
 )
@@ -255,10 +237,7 @@ _PIXEL_STEPS = (4, 8)
 
 
 def _pixel_column(step: int) -> _Column:
-    return (
-        f"pixels_mod_{step}",
-        lambda seen: np.mod(seen.output.prod(axis=0), step) / step,
-    )
+    return f"pixels_mod_{step}", lambda seen: np.mod(seen.output.prod(axis=0), step) / step
 
 
 #: cuDNN's of images without groups on Hopper, whose transforms depend on what planes fill.

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from neusight.predictors.clusters.placement import placement_of
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import (
     OUTER_SCALED,
@@ -49,7 +48,7 @@ from neusight.predictors.learned.features import (
 from neusight.predictors.learned.network import Network, exp_of, load_network
 from neusight.predictors.learned.radeon import RADEON, RADEON_SPREAD, RELATIVES, radeon_us
 from neusight.predictors.physics.communication.measured import curve_of
-from neusight.predictors.physics.communication.system import is_bridged, system_of
+from neusight.predictors.physics.communication.system import is_bridged, place_of, system_of
 from neusight.predictors.physics.convolution import convolution_timings, shares_lanes
 from neusight.predictors.physics.gemm import is_vector_product
 from neusight.predictors.physics.packed_weights import PACKED_ROWS
@@ -161,9 +160,8 @@ def _is_switched(name: str, size: CollectiveSize, gpu: GPU) -> bool:
     measured = name in _COLLECTIVES and 2 <= size.world_size <= _MOST_RANKS and size.num_bytes > 0
     if not measured or not gpu.link_kind.startswith("NVLink") or is_bridged(gpu):
         return False
-    system = system_of(gpu)
-    place = placement_of(size, system, is_stated=gpu.topology is not None)
-    if place.network is not None or curve_of(name, size, place, system) is not None:
+    place = place_of(size, gpu)
+    if place.network is not None or curve_of(name, size, place, system_of(gpu)) is not None:
         return False
     return place.inside.kind == "switch" and place.inside.gbps >= gpu.link_gbps > 0
 
@@ -273,12 +271,6 @@ def _was_measured(kernel: Kernel, gpu: GPU) -> bool:
     return kernel.layout == ("nn" if kernel.size.batch > 1 else "nt")
 
 
-def _carries_over(kernel: Kernel) -> bool:
-    """Whether the factor means something on another architecture: block-scaled FP8 products are
-    written for one (Hopper left out: 83 % off with the network, 14 % without)."""
-    return kernel.name != BLOCK_SCALED
-
-
 #: Newest GPU in the FP32 tables: A100.
 _NEWEST_FP32 = (8, 0)
 
@@ -314,10 +306,6 @@ _ARCHITECTURES_OF_MINOR = {
 }
 
 
-def _is_fp32_product(kernel: Kernel) -> bool:
-    return kernel.compute == "fp32" and isinstance(kernel.size, GemmSize)
-
-
 class Trained:
     """A `Correction` by networks, two a family: one that knows the GPUs of its training in detail
     and prices those alone, and a smoother one ("…_unseen"), trained to carry over to others."""
@@ -342,7 +330,9 @@ class Trained:
             if network is None:
                 continue
             if not network.gpus and architecture_of(gpu) not in network.architectures:
-                indices = [index for index in indices if _carries_over(kernels[index])]
+                # Block-scaled FP8 products are written for one architecture (Hopper left out: 83 %
+                # off with the network, 14 % without).
+                indices = [index for index in indices if kernels[index].name != BLOCK_SCALED]
             adjusted_of = _of_radeon if self._goes_by_relatives(family, gpu) else _adjusted
             for start in range(0, len(indices), _CHUNK):
                 chunk = indices[start : start + _CHUNK]
@@ -393,7 +383,8 @@ def _adjusted(
     widening = np.minimum(_WIDENING**outside, _WIDEST_FACTOR)
     spreads = network.spreads[knowledge_of(gpu, network)][classes] * widening
     least = _UNMEASURED_SPREAD
-    if not network.gpus and gpu.fp32_gemm_utilization and _is_fp32_product(kernels[0]):
+    is_fp32_product = family.startswith("gemm_fp32")
+    if not network.gpus and gpu.fp32_gemm_utilization and is_fp32_product:
         spreads, least = spreads * _OWN_FP32_SHARE, _OWN_FP32_LEAST
     return [
         Adjustment(factor, spread, in_range=missed == 0)

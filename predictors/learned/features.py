@@ -7,7 +7,7 @@ burst and sustained. A column's name stands beside the function that computes it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, NamedTuple, TypeVar
 
@@ -77,7 +77,7 @@ class Features(Generic[Seen]):
         return table
 
 
-def _log(values: Floats) -> Floats:
+def log_of_counts(values: Floats) -> Floats:
     """Logarithm of counts, at least of one."""
     return log_of(np.maximum(values, 1.0))
 
@@ -93,12 +93,9 @@ def _fill(values: Floats, step: Floats | float) -> Floats:
     return filled
 
 
-def _flags(values: Sequence[bool]) -> Floats:
-    return np.array(values, dtype=np.float64)
-
-
-def _dram_bytes_per_us(gpu: GPU) -> float:
-    return gpu.bandwidth_gbps * 1e3 * gpu.bandwidth_utilization
+def flags(values: Iterable[bool]) -> Floats:
+    """1 where it is so, 0 elsewhere."""
+    return np.array([*values], dtype=np.float64)
 
 
 # -- matrix products -----------------------------------------------------------------------------
@@ -178,9 +175,9 @@ def _probe_columns(
 
 
 _GEMM_COLUMNS: tuple[tuple[str, Callable[[_Products], Floats]], ...] = (
-    ("log_m", lambda seen: _log(seen.problems.m)),
-    ("log_n", lambda seen: _log(seen.problems.n)),
-    ("log_k", lambda seen: _log(seen.problems.k)),
+    ("log_m", lambda seen: log_of_counts(seen.problems.m)),
+    ("log_n", lambda seen: log_of_counts(seen.problems.n)),
+    ("log_k", lambda seen: log_of_counts(seen.problems.k)),
     ("m_mod_8", lambda seen: np.mod(seen.problems.m, 8) / 8),
     ("m_mod_64", lambda seen: np.mod(seen.problems.m, 64) / 64),
     ("m_mod_128", lambda seen: np.mod(seen.problems.m, 128) / 128),
@@ -212,7 +209,7 @@ _GEMM_COLUMNS: tuple[tuple[str, Callable[[_Products], Floats]], ...] = (
     *_probe_columns("log_waves", lambda seen: log_of(_waves(seen.probes))),
     *_probe_columns("wave_fill", lambda seen: _fill(_waves(seen.probes), 1.0)),
     *_probe_columns("log_time", lambda seen: log_of(seen.probe_time / seen.time)),
-    ("block_scaled", lambda seen: _flags([item.name == BLOCK_SCALED for item in seen.kernels])),
+    ("block_scaled", lambda seen: flags(item.name == BLOCK_SCALED for item in seen.kernels)),
 )
 
 GEMM_FEATURES = Features(_GEMM_COLUMNS, _products_of)
@@ -273,7 +270,7 @@ _ROW_SHARES: tuple[tuple[str, Callable[[_Rows], Floats]], ...] = (
     ("rows_fill", lambda seen: seen.rows_per_sm / np.ceil(seen.rows_per_sm)),
     ("log_bytes_per_l2", lambda seen: log_of(seen.moved / seen.gpu.l2_bytes)),
     ("log_floor_share", lambda seen: log_of(seen.gpu.floor_us / seen.time)),
-    ("log_dram_share", lambda seen: log_of(seen.moved / _dram_bytes_per_us(seen.gpu) / seen.time)),
+    ("log_dram_share", lambda seen: log_of(seen.moved / seen.gpu.dram_bytes_per_us / seen.time)),
     ("log_row_share", _row_share),
 )
 
@@ -284,14 +281,10 @@ QUANTISATION_FEATURES: Features[_Rows] = Features(
         ("log_width", lambda seen: log_of(seen.width)),
         ("width_mod_512", lambda seen: np.mod(seen.width, 512) / 512),
         *_ROW_SHARES,
-        ("by_row", lambda seen: _flags([item.name == BY_ROW for item in seen.kernels])),
+        ("by_row", lambda seen: flags(item.name == BY_ROW for item in seen.kernels)),
     ),
     _rows_of,
 )
-
-
-def _softmax_flags(seen: _Rows) -> Floats:
-    return _flags([item.kernel_class is KernelClass.SOFTMAX for item in seen.kernels])
 
 
 #: Softmax and layer norm.
@@ -302,7 +295,10 @@ ROW_FEATURES: Features[_Rows] = Features(
         ("width_mod_4", lambda seen: np.where(np.mod(seen.width, 4) == 0, 1.0, 0.0)),
         ("is_narrow", lambda seen: np.where(seen.width <= _NARROW_ROW, 1.0, 0.0)),
         *_ROW_SHARES,
-        ("is_softmax", _softmax_flags),
+        (
+            "is_softmax",
+            lambda seen: flags(item.kernel_class is KernelClass.SOFTMAX for item in seen.kernels),
+        ),
     ),
     _rows_of,
 )
@@ -348,7 +344,7 @@ class _Attention(NamedTuple):
     @property
     def dram_us(self) -> Floats:
         """Every operand moved once from or to DRAM."""
-        return self.moved / _dram_bytes_per_us(self.gpu)
+        return self.moved / self.gpu.dram_bytes_per_us
 
     @property
     def serial_us(self) -> Floats:
@@ -399,10 +395,7 @@ ATTENTION_FEATURES: Features[_Attention] = Features(
         ("log_floor_share", lambda seen: _share(seen.gpu.floor_us, seen.time)),
         ("log_matrix_share", lambda seen: _share(seen.flops / seen.reached, seen.time)),
         ("log_exponential_share", lambda seen: _share(seen.exponential_us, seen.time)),
-        (
-            "log_dram_share",
-            lambda seen: _share(seen.moved / _dram_bytes_per_us(seen.gpu), seen.time),
-        ),
+        ("log_dram_share", lambda seen: _share(seen.dram_us, seen.time)),
         ("log_serial_share", lambda seen: _share(seen.serial_us, seen.time)),
     ),
     _attention_of,
@@ -441,18 +434,18 @@ def _collectives_of(
 
 
 def _is_collective(name: str) -> Callable[[_Collectives], Floats]:
-    return lambda seen: _flags([kernel.name == name for kernel in seen.kernels])
+    return lambda seen: flags(kernel.name == name for kernel in seen.kernels)
 
 
 COLLECTIVE_FEATURES: Features[_Collectives] = Features(
     (
         ("log_ranks", lambda seen: log_of(seen.ranks)),
         ("log_wire_per_floor", lambda seen: log_of(seen.wire_us / seen.gpu.link_floor_us)),
-        ("log_bytes", lambda seen: _log(seen.moved)),
-        ("log_bytes_per_rank", lambda seen: _log(seen.moved / seen.ranks)),
+        ("log_bytes", lambda seen: log_of_counts(seen.moved)),
+        ("log_bytes_per_rank", lambda seen: log_of_counts(seen.moved / seen.ranks)),
         ("log_wire_share", lambda seen: _share(seen.wire_us, seen.time)),
         ("log_floor_share", lambda seen: log_of(seen.gpu.link_floor_us / seen.time)),
-        ("is_8_bit", lambda seen: _flags([kernel.dtype == "int8" for kernel in seen.kernels])),
+        ("is_8_bit", lambda seen: flags(kernel.dtype == "int8" for kernel in seen.kernels)),
         *((f"is_{name}", _is_collective(name)) for name in _MEASURED_COLLECTIVES),
     ),
     _collectives_of,

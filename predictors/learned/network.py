@@ -11,6 +11,7 @@ import io
 import json
 import math
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,15 +123,12 @@ class Network:
             for column, row in zip(weight.T, values, strict=True):
                 np.multiply(column[:, None], row[None, :], out=product)
                 np.add(sums, product, out=sums)
-            values = _activation(sums) if index + 1 < len(self.layers) else sums
+            values = sums
+            if index + 1 < len(self.layers):
+                values = (0.5 * sums) * (1.0 + sums / np.sqrt(1.0 + sums * sums))
         last = values[0]
         result: Floats = self.bound * (last / np.sqrt(1.0 + last * last))
         return result
-
-
-def _activation(values: Floats) -> Floats:
-    result: Floats = (0.5 * values) * (1.0 + values / np.sqrt(1.0 + values * values))
-    return result
 
 
 def save_network(network: Network, path: Path) -> None:
@@ -151,31 +149,34 @@ def save_network(network: Network, path: Path) -> None:
             )
         ),
     }
-    for name in _ARRAYS:
-        arrays[name] = getattr(network, name)
+    arrays |= {name: getattr(network, name) for name in _ARRAYS}
     for index, (weight, bias) in enumerate(network.layers):
-        arrays[f"weight_{index}"], arrays[f"bias_{index}"] = weight, bias
+        arrays |= {f"weight_{index}": weight, f"bias_{index}": bias}
+    write_atomically(path, npz_of(arrays, zipfile.ZIP_STORED))
+
+
+def npz_of(arrays: Mapping[str, NDArray[Any]], compression: int) -> bytes:
+    """The arrays as an .npz file; equal ones give equal bytes: numpy.savez stamps each with the
+    time."""
     packed = io.BytesIO()
-    # zipfile by hand: numpy.savez stamps each member with the time.
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(packed, "w") as archive:
         for name in sorted(arrays):
-            with archive.open(zipfile.ZipInfo(f"{name}.npy", _EPOCH), "w") as member:
+            entry = zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))
+            entry.compress_type = compression
+            with archive.open(entry, "w") as member:
                 np.lib.format.write_array(member, np.asarray(arrays[name]), allow_pickle=False)
-    write_atomically(path, packed.getvalue())
+    return packed.getvalue()
 
 
 _ARRAYS = ("low", "high", "mean", "scale", "spreads")
-_EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def load_network(path: Path) -> Network:
     """The network that `save_network` wrote; WeightsError where the file is anything else."""
     try:
         arrays = _arrays_of(read_bytes(path, most=_MOST_BYTES))
-    except OSError as error:
-        raise _damaged(path, error.strerror or str(error)) from error
-    except ValueError as error:
-        raise _damaged(path, str(error)) from error
+    except (OSError, ValueError) as error:
+        raise _damaged(path, str(getattr(error, "strerror", None) or error)) from error
     return _checked(path, arrays)
 
 
@@ -247,7 +248,6 @@ def _checked(path: Path, arrays: dict[str, NDArray[Any]]) -> Network:
 
 
 def _meta_of(path: Path, arrays: dict[str, NDArray[Any]]) -> Fields:
-    """What the file says of itself, of this schema version."""
     try:
         values = json_value(str(arrays["meta"]))
     except (KeyError, ValueError) as error:

@@ -21,13 +21,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from neusight.predictors.gpu import GPU, find_gpu
-from neusight.predictors.kernel import ConvolutionSize, Kernel, Pass
+from neusight.predictors.kernel import ConvolutionSize, Kernel, Pass, size_of
 from neusight.predictors.physics.convolution import (
     convolution_timings,
     with_issue_of_convolutions,
@@ -64,10 +63,13 @@ def radeon_us(kernels: Sequence[Kernel], gpu: GPU, priced: Priced) -> Floats:
         kernels = in_fp32
     if kernels[0].compute != "fp32":
         times *= _share_of_16_bit(kernels, in_fp32, warm, priced(kernels, cold) / cold_us)
-    scale = np.array([_scale(_size(item), newest, gpu) for item in kernels])
-    is_depthwise = np.array([_is_depthwise(_size(item)) for item in kernels])
+    sizes = [size_of(item, ConvolutionSize) for item in kernels]
+    scale = np.array([_scale(size, newest, gpu) for size in sizes])
+    is_depthwise = np.array([size.is_depthwise for size in sizes])
     times = np.where(is_depthwise, priced(kernels, newest) * scale, times)
-    return times * _untuned(kernels) if is_untuned else times
+    if is_untuned:
+        times *= [_UNTUNED_TIMES[_has_area(item), _is_gradient(item)] for item in kernels]
+    return times
 
 
 def _share_of_16_bit(
@@ -88,17 +90,12 @@ def _share_of_16_bit(
 _16_BIT = ("fp16", "bf16")
 
 
-def _untuned(kernels: Sequence[Kernel]) -> Floats:
-    """16-bit times over FP32's where MIOpen has no tuned kernels."""
-    return np.array([_UNTUNED_TIMES[_has_area(item), _is_gradient(item)] for item in kernels])
-
-
-#: RDNA 1 in 16 bit (RX 5700, data/torchvision_cnn).
+#: RDNA 1 in 16 bit (RX 5700, data/torchvision_cnn), for which MIOpen has no tuned kernels.
 _UNTUNED = ("RDNA",)
 
-#: By whether a filter covers an area of more than one channel, and whether a gradient is computed.
-#: Chosen on the networks whose name hashes even (inference 75 -> 23, training 84 -> 13 % off in the
-#: median); the others: 79 -> 4 and 90 -> 17.
+#: 16-bit times over FP32's there, by whether a filter covers an area of more than one channel, and
+#: whether a gradient is computed. Chosen on the networks whose name hashes even (inference 75 ->
+#: 23, training 84 -> 13 % off in the median); the others: 79 -> 4 and 90 -> 17.
 _UNTUNED_TIMES = {
     (False, False): 1.7,
     (False, True): 3.5,
@@ -124,13 +121,9 @@ def _physics_us(kernels: Sequence[Kernel], gpu: GPU) -> Floats:
     return np.array([item.time_us for item in convolution_timings(kernels, gpu, sustained=True)])
 
 
-def _size(kernel: Kernel) -> ConvolutionSize:
-    return cast(ConvolutionSize, kernel.size)
-
-
 def _in_fp32(kernel: Kernel, direction: Pass | None = None) -> Kernel:
     """Of the same layer, in that direction."""
-    size = _size(kernel)
+    size = size_of(kernel, ConvolutionSize)
     return Kernel.convolution(
         size._replace(direction=direction or size.direction),
         dtype="float32",
@@ -141,12 +134,9 @@ def _in_fp32(kernel: Kernel, direction: Pass | None = None) -> Kernel:
 
 
 def _has_area(kernel: Kernel) -> bool:
-    return prod(_size(kernel).kernel) > 1 and not _is_depthwise(_size(kernel))
+    size = size_of(kernel, ConvolutionSize)
+    return prod(size.kernel) > 1 and not size.is_depthwise
 
 
 def _is_gradient(kernel: Kernel) -> bool:
-    return _size(kernel).direction != "forward"
-
-
-def _is_depthwise(size: ConvolutionSize) -> bool:
-    return size.groups == size.in_channels > 1
+    return size_of(kernel, ConvolutionSize).direction != "forward"

@@ -92,7 +92,6 @@ class _MeasuredLaunches(NamedTuple):
     launches: tuple[Kernel, ...]
     sustained: bool
     latency_us: float
-    num_runs: int
 
 
 @dataclass(frozen=True)
@@ -149,7 +148,8 @@ def fit_calibration(
     rows: tuple[ClassCorrection, ...] = ()
     if problems:
         measured = np.log([problem.latency_us for problem in problems])
-        parts = _parts(len(problems))
+        # The part with which each problem is left out: its own, where there are few.
+        parts = np.arange(len(problems)) % min(len(problems), _LEFT_OUT_ALONE)
         tuned, constants = _constants(problems, measured, parts, target, base)
         before, after = _prices(problems, target, base), _prices(problems, tuned, base)
         shifts: Floats = sum((item.shifts for item in constants), np.zeros(len(problems)))
@@ -189,7 +189,7 @@ def _merged(measurements: Sequence[Measurement]) -> list[_MeasuredLaunches]:
             raise CalibrationError(f"Measurement {index} launched no kernel. Leave it out.")
         times.setdefault((item.launches, item.sustained), []).append(item.latency_us)
     found = [
-        _MeasuredLaunches(launches, sustained, float(np.median(values)), len(values))
+        _MeasuredLaunches(launches, sustained, float(np.median(values)))
         for (launches, sustained), values in times.items()
     ]
     return sorted(found, key=lambda p: ([kernel.key for kernel in p.launches], p.sustained))
@@ -221,7 +221,10 @@ def _prices(problems: Sequence[_MeasuredLaunches], gpu: GPU, base: Predictor) ->
     for sustained in (False, True):
         chosen = [index for index, item in enumerate(problems) if item.sustained == sustained]
         flat = [kernel for index in chosen for kernel in problems[index].launches]
-        priced = iter(_in_regime(base, sustained=sustained).predict(flat, gpu))
+        # At the clocks of the measurement, where the predictor knows both.
+        is_burst = base.name == "tiled" and not sustained
+        own = find_predictor("tiled_burst") if is_burst else base
+        priced = iter(own.predict(flat, gpu))
         for index in chosen:
             estimates[index] = [next(priced) for _ in problems[index].launches]
     totals, highs, dominant, times = [], [], [], []
@@ -238,16 +241,6 @@ def _prices(problems: Sequence[_MeasuredLaunches], gpu: GPU, base: Predictor) ->
         dominant=tuple(dominant),
         dominant_us=np.array(times),
     )
-
-
-def _in_regime(base: Predictor, *, sustained: bool) -> Predictor:
-    """The predictor at the clocks of the measurement, where it knows both."""
-    return find_predictor("tiled_burst") if base.name == "tiled" and not sustained else base
-
-
-def _parts(num_problems: int) -> NDArray[np.intp]:
-    """The part with which each problem is left out: its own, where there are few."""
-    return np.arange(num_problems) % max(1, min(num_problems, _LEFT_OUT_ALONE))
 
 
 # -- constants -------------------------------------------------------------------------------------
@@ -530,7 +523,6 @@ def _terms(members: _Members, form: _Form) -> _Terms:
 
 
 def _predicted(terms: _Terms, members: _Members) -> Floats:
-    """The log correction of each problem."""
     own = np.array([terms.variants.get(variant, 0.0) for variant in members.variants])
     described: Floats = terms.level + terms.slope * members.position + own
     return described
@@ -574,9 +566,7 @@ def _rows_of(
     terms = _terms(members, form)
     rows = []
     for variant in ("", *sorted(form.variants)):
-        own = np.ones(len(left), dtype=np.bool_)
-        if variant:
-            own = np.array([item == variant for item in members.variants])
+        own = np.array([variant in ("", item) for item in members.variants])
         times = np.exp(members.position[own] + members.center)
         level = terms.level + terms.variants.get(variant, 0.0)
         rows.append(

@@ -15,7 +15,7 @@ from neusight.predictors.errors import CalibrationError
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import CollectiveSize
 from neusight.predictors.physics.communication.collective import physical_us
-from neusight.predictors.physics.communication.measured import measured_us
+from neusight.predictors.physics.communication.measured import interpolated_us
 from neusight.predictors.physics.communication.system import system_of
 
 #: Rounds in which the share is fitted to the largest size and the latency to the smallest.
@@ -31,12 +31,11 @@ _MULTIPLES = (1e-4, 1e4)
 
 @dataclass(frozen=True)
 class LevelFit:
-    """What measurements say of a level: before and after, by how many curves, and the mean error
-    over all their sizes of the level's own figures, before and after."""
+    """What measurements say of a level: before and after, and the mean error over all their sizes
+    of the level's own figures, before and after."""
 
     before: Level
     after: Level
-    num_curves: int
     error_before: float
     error_after: float
 
@@ -72,7 +71,7 @@ def fitted_topology(
     return replace(topology, measured=kept, sources=sources), fits
 
 
-def held_out_error(topology: Topology, gpu: GPU, curve: Curve) -> float | None:
+def held_out_error(curve: Curve) -> float | None:
     """The mean error on every other size of a curve, forecast from the rest; None where fewer than
     three were measured."""
     kept = (*curve.points[:-1:2], curve.points[-1])
@@ -80,13 +79,7 @@ def held_out_error(topology: Topology, gpu: GPU, curve: Curve) -> float | None:
     if not rest:
         return None
     alone = replace(curve, points=kept)
-    found, _ = fitted_topology(topology, gpu, [alone], name=topology.name)
-    place, size = _place(found, alone), CollectiveSize(0, curve.ranks, curve.nodes)
-
-    def physics_us(moved: int) -> float:
-        return physical_us(curve.op, size._replace(num_bytes=moved), gpu, place)
-
-    errors = [abs(measured_us(alone, moved, physics_us) / took_us - 1) for moved, took_us in rest]
+    errors = [abs(interpolated_us(alone, moved) / took_us - 1) for moved, took_us in rest]
     return sum(errors) / len(errors)
 
 
@@ -130,12 +123,13 @@ def _fitted_level(
     multiple = math.exp(sum(math.log(found) for _, found in pairs) / len(pairs))
     # Groups that were not measured stay uncertain: those of data/modern's A100 cluster, each from
     # the others' share and latencies, come out 26 to 89 % off.
-    after = replace(_rounded(_with(level, share, multiple)), spread=min(level.spread, Level.spread))
-    return LevelFit(
-        level, after, len(curves),
-        _mean_error(curves, lambda curve: times_us(level, curve)),
-        _mean_error(curves, lambda curve: times_us(after, curve)),
-    )  # fmt: skip
+    found = _with(level, share, multiple)
+    figures: dict[str, Any] = {name: float(f"{getattr(found, name):.4g}") for name in _FITTED}
+    after = replace(found, **figures, spread=min(level.spread, Level.spread))
+    before_error, after_error = (
+        _mean_error(curves, partial(times_us, tried)) for tried in (level, after)
+    )
+    return LevelFit(level, after, before_error, after_error)
 
 
 def _fitted_to(
@@ -158,7 +152,6 @@ def _fitted_to(
 
 
 def _with(level: Level, share: float, multiple: float) -> Level:
-    """The level at a multiple of its rate, and of its latencies."""
     reached = level.share * share
     return replace(
         level,
@@ -167,12 +160,6 @@ def _with(level: Level, share: float, multiple: float) -> Level:
         base_us=level.base_us * multiple,
         hop_us=level.hop_us * multiple,
     )
-
-
-def _rounded(level: Level) -> Level:
-    """As a file should say it."""
-    figures: dict[str, Any] = {name: float(f"{getattr(level, name):.4g}") for name in _FITTED}
-    return replace(level, **figures)
 
 
 #: What is fitted of a level.

@@ -18,8 +18,8 @@ import gzip
 import io
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +168,7 @@ class Measured:
     samples: tuple[Sample, ...]
     quick: Quick | None = None
     workloads: tuple[Workload, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
 
 def read_measured(folder: str | Path) -> Measured:
@@ -179,8 +179,7 @@ def read_measured(folder: str | Path) -> Measured:
     place = Path(folder)
     environment = read_environment(place)
     notes: list[str] = []
-    found = {sample.key: sample for sample in _table_samples(place)}
-    found |= {sample.key: sample for sample in _journal(place, notes)}
+    found = _samples(place, notes)
     workloads = sorted((place / "workloads").glob("*.json"))
     return Measured(
         folder=place,
@@ -213,7 +212,7 @@ def write_environment(folder: Path, environment: Environment) -> None:
                 "one folder cannot be distinguished: give another folder with --out."
             )
         return
-    _write_json(path, {"schema_version": SCHEMA_VERSION, **asdict(environment)})
+    _write_json(path, asdict(environment))
 
 
 def read_environment(folder: str | Path) -> Environment:
@@ -281,7 +280,6 @@ _COMMON = (
     "power_w",
     "kernel_name",
     "probe",
-    "kernels",
 )
 
 
@@ -304,15 +302,16 @@ def compact(folder: Path) -> int:
     """Moves the journal into the tables, later samples of a probe over earlier ones; how many
     samples the tables then hold."""
     gpu = read_environment(folder).gpu
-    found = {sample.key: sample for sample in _table_samples(folder)}
-    found |= {sample.key: sample for sample in _journal(folder, [])}
+    found = _samples(folder, [])
     for name in _TABLES:
         samples = sorted(
             (sample for sample in found.values() if table_of(sample) == name),
             key=lambda sample: sample.key,
         )
         if samples:
-            write_atomically(folder / f"{name}.csv.gz", _table(samples, gpu))
+            rows = [_row(sample, gpu) for sample in samples]
+            # Equal rows to equal bytes: without the time of writing.
+            write_atomically(folder / f"{name}.csv.gz", gzip.compress(_csv(rows), mtime=0))
     (folder / "journal.jsonl").unlink(missing_ok=True)
     return len(found)
 
@@ -335,7 +334,7 @@ def sample_from_json(data: object, source: Path | str) -> Sample:
     or has no time that can be."""
     if not isinstance(data, dict):
         raise DataError(f"{source} holds a sample that cannot be read: {shown(data)}.")
-    row = _fields(data, source)
+    row = Fields(data, "file of measurements", str(source), error=DataError, remedy=_REMEDY)
     try:
         kernels = tuple(kernel_from_row(item) for item in row.items("kernels"))
     except DataError as error:
@@ -360,6 +359,11 @@ def sample_from_json(data: object, source: Path | str) -> Sample:
     if sample.kernel_us is None and sample.event_us is None:
         raise DataError(f"{source}: the sample {shown(sample.probe)} has no time.")
     return sample
+
+
+def _samples(folder: Path, notes: list[str]) -> dict[tuple[str, str, str], Sample]:
+    """Of the tables and of the journal, which counts where both have one."""
+    return {sample.key: sample for sample in (*_table_samples(folder), *_journal(folder, notes))}
 
 
 def _time(row: Fields, name: str) -> float | None:
@@ -397,14 +401,12 @@ def _ends_with_newline(path: Path) -> bool:
 # -- tables ------------------------------------------------------------------------------------
 
 
-def _table(samples: Iterable[Sample], gpu: str) -> bytes:
-    """The rows as gzipped CSV, equal ones to equal bytes."""
-    rows = [_row(sample, gpu) for sample in samples]
+def _csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    return gzip.compress(text.getvalue().encode(), mtime=0)
+    return text.getvalue().encode()
 
 
 def _row(sample: Sample, gpu: str) -> dict[str, Any]:
@@ -415,7 +417,7 @@ def _row(sample: Sample, gpu: str) -> dict[str, Any]:
         "dtype": short_dtype(kernel),
         **_shape_columns(kernel),
     }
-    common = {item: getattr(sample, item) for item in _COMMON if item != "kernels"}
+    common = {item: getattr(sample, item) for item in _COMMON}
     common["kernels"] = json.dumps(
         [row_of_kernel(item) for item in sample.kernels], separators=(",", ":")
     )
@@ -433,10 +435,15 @@ def _shape_columns(kernel: Kernel) -> dict[str, Any]:
     if isinstance(size, GemmSize):
         return {**size._asdict(), "layout": kernel.layout, "out_dtype": kernel.out_dtype}
     if isinstance(size, AttentionSize):
-        return {**size._asdict(), "phase": _phase(size), "window": 0}
+        prefill = "prefill_causal" if size.causal else "full"
+        phase = "decode" if size.seq_q == 1 else prefill
+        return {**size._asdict(), "phase": phase, "window": 0}
     if isinstance(size, ConvolutionSize):
         return {
-            **{name: _spaced(value) for name, value in size._asdict().items()},
+            **{
+                name: " ".join(map(str, value)) if isinstance(value, tuple) else value
+                for name, value in size._asdict().items()
+            },
             "memory_format": kernel.layout,
         }
     if isinstance(size, CollectiveSize):
@@ -451,16 +458,6 @@ def _shape_columns(kernel: Kernel) -> dict[str, Any]:
         "kernel_class": kernel.kernel_class.value,
         "layout": kernel.layout,
     }
-
-
-def _phase(size: AttentionSize) -> str:
-    if size.seq_q == 1:
-        return "decode"
-    return "prefill_causal" if size.causal else "full"
-
-
-def _spaced(value: object) -> object:
-    return " ".join(map(str, value)) if isinstance(value, tuple) else value
 
 
 def _table_samples(folder: Path) -> Iterator[Sample]:
@@ -509,11 +506,7 @@ def write_quick(folder: Path, quick: Quick) -> None:
         {"kind": kind, **_shape_columns(main_kernel(sample)), **sample_to_json(sample)}
         for kind, sample in quick.samples
     ]
-    content = {
-        "schema_version": SCHEMA_VERSION,
-        "samples": samples,
-        "constants": dict(quick.constants),
-    }
+    content = {"samples": samples, "constants": dict(quick.constants)}
     _write_json(folder / "quick.json", content)
 
 
@@ -531,7 +524,7 @@ def _read_quick(folder: Path) -> Quick | None:
 def write_workload(folder: Path, workload: Workload) -> Path:
     """Writes workloads/NAME.json and gives its path."""
     path = folder / "workloads" / f"{workload.workload}.json"
-    _write_json(path, {"schema_version": SCHEMA_VERSION, **asdict(workload)})
+    _write_json(path, asdict(workload))
     return path
 
 
@@ -570,10 +563,7 @@ def write_gpus(folder: Path, gpu: GPU, *, label: str) -> None:
         "sms": gpu.num_sms,
         "boost_mhz": gpu.boost_clock_mhz,
         "fp32_tflops": peaks.get("fp32", ""),
-        "tf32_dense_tflops": peaks.get("tf32", ""),
-        "bf16_dense_tflops": peaks.get("bf16", ""),
-        "fp16_dense_tflops": peaks.get("fp16", ""),
-        "fp8_dense_tflops": peaks.get("fp8", ""),
+        **{f"{unit}_dense_tflops": peaks.get(unit, "") for unit in ("tf32", "bf16", "fp16", "fp8")},
         "hbm_gb": gpu.memory_bytes / 1e9,
         "mem_bw_gbps": gpu.bandwidth_gbps,
         "l2_mb": gpu.l2_bytes / 2**20,
@@ -582,11 +572,7 @@ def write_gpus(folder: Path, gpu: GPU, *, label: str) -> None:
         "tdp_w": gpu.tdp_w,
         "smem_kb_per_sm": gpu.shared_memory_per_sm_bytes / 1024,
     }
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(row), lineterminator="\n")
-    writer.writeheader()
-    writer.writerow(row)
-    write_atomically(folder / "gpus.csv", text.getvalue().encode())
+    write_atomically(folder / "gpus.csv", _csv([row]))
 
 
 # -- files -------------------------------------------------------------------------------------
@@ -596,18 +582,9 @@ _REMEDY = "Measure again, or use the neusight that wrote it."
 
 
 def _read_json(path: Path) -> Fields:
-    """A JSON object of our schema version."""
     return read_json_document(
-        path,
-        kind="file of measurements",
-        error=DataError,
-        remedy=_REMEDY,
-        version=SCHEMA_VERSION,
+        path, kind="file of measurements", error=DataError, remedy=_REMEDY, version=SCHEMA_VERSION
     )
-
-
-def _fields(values: Mapping[str, Any], source: Path | str) -> Fields:
-    return Fields(values, "file of measurements", str(source), error=DataError, remedy=_REMEDY)
 
 
 def _read(path: Path) -> bytes:
@@ -618,5 +595,6 @@ def _read(path: Path) -> bytes:
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
+    document = {"schema_version": SCHEMA_VERSION, **content}
+    text = json.dumps(document, indent=1, allow_nan=False) + "\n"
     write_atomically(path, text.encode())

@@ -104,6 +104,8 @@ class _Printed:
         self.source = source
         self.lines = lines
         self.rows = [line.split() for line in lines if _is_row(line)]
+        head = next((line for line in lines if _COLUMNS.match(line)), "")
+        self.columns = head.lstrip("#").split()
 
     def value(self) -> NcclRun:
         """All of it; CalibrationError."""
@@ -123,11 +125,9 @@ class _Printed:
 
     def _points(self) -> tuple[tuple[int, float], ...]:
         """Sizes and times, out of place; of a size that stands twice the shorter one."""
-        columns = next((line for line in self.lines if _COLUMNS.match(line)), "")
-        names = columns.lstrip("#").split()
-        if "time" not in names:
+        if "time" not in self.columns:
             raise self._error("its table has no column 'time'")
-        at = names.index("time")
+        at = self.columns.index("time")
         found: dict[int, float] = {}
         for row in self.rows:
             size, time_us = int(row[0]), self._number(row, at)
@@ -168,9 +168,9 @@ class _Printed:
 
     def _is_all_reduce(self, num_ranks: int) -> bool:
         """Nothing else that reduces, to no root, has more bus than algorithm bandwidth."""
-        columns = next((line for line in self.lines if _COLUMNS.match(line)), "")
-        names, values = columns.lstrip("#").split(), max(self.rows, key=lambda row: int(row[0]))
-        row = dict(reversed(list(zip(names, values, strict=False))))  # out of place comes first
+        values = max(self.rows, key=lambda row: int(row[0]))
+        # Out of place comes first.
+        row = dict(reversed(list(zip(self.columns, values, strict=False))))
         try:
             ratio = float(row["busbw"]) / float(row["algbw"])
         except (KeyError, ValueError, ZeroDivisionError):

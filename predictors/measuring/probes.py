@@ -7,7 +7,7 @@ few probes of every kind, so that whatever time there is, no kind is left out.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -64,6 +64,11 @@ def _probe(op: str, **arguments: Value) -> Probe:
     return Probe(op, tuple(arguments.items()))
 
 
+def _sized(op: str, names: str, sizes: Iterable[Sequence[int]], **same: Value) -> list[Probe]:
+    """Probes that differ in their sizes, which stand after what all have."""
+    return [_probe(op, **same, **dict(zip(names.split(), size, strict=False))) for size in sizes]
+
+
 # -- the sample --------------------------------------------------------------------------------
 
 
@@ -71,7 +76,7 @@ def _probe(op: str, **arguments: Value) -> Probe:
 class _Kind:
     """Probes of one kind in the order in which they are taken, `weight` of them in a round."""
 
-    probes: tuple[Probe, ...]
+    probes: Sequence[Probe]
     weight: int = 1
 
 
@@ -154,13 +159,10 @@ def needs_gpus(probe: Probe) -> int:
     return int(probe.get("gpus", 1))
 
 
-def _mixed(designed: Sequence[Probe], drawn: Sequence[Probe]) -> tuple[Probe, ...]:
+def _mixed(designed: Sequence[Probe], drawn: Sequence[Probe]) -> list[Probe]:
     """Two designed probes, then a drawn one, and so on until both are used up."""
-    pairs = list(zip_longest(designed[::2], designed[1::2]))
-    triples = zip_longest(pairs, drawn)
-    return tuple(
-        probe for pair, one in triples for probe in (*(pair or ()), one) if probe is not None
-    )
+    triples = zip_longest(designed[::2], designed[1::2], drawn)
+    return [probe for triple in triples for probe in triple if probe is not None]
 
 
 def _shuffled(items: Sequence[Any], seed: str) -> list[Any]:
@@ -221,12 +223,9 @@ def _gemms() -> Iterator[_Kind]:
         yield _Kind(_mixed(_allowed(designed), _allowed(drawn)), weight=2)
     for dtype in ("bf16", "fp16", "fp32", "fp8"):
         skinny = [_mm(dtype, "nt", m, *layer) for layer, m in product(_LAYERS, _DECODED)]
-        yield _Kind(tuple(_allowed(_shuffled(skinny, "skinny"))), weight=2)
+        yield _Kind(_allowed(_shuffled(skinny, "skinny")), weight=2)
     for dtype, layout in product(("bf16", "tf32", "fp32"), ("nt", "nn", "tn")):
-        heads = [
-            (batch, seq, dim)
-            for batch, seq, dim in product((96, 16, 192, 256), (512, 128, 1024, 197), (64, 128))
-        ]
+        heads = list(product((96, 16, 192, 256), (512, 128, 1024, 197), (64, 128)))
         designed = [
             _mm(dtype, layout, *((seq, seq, dim) if layout == "nt" else (seq, dim, seq)), batch)
             for batch, seq, dim in _shuffled(heads, "heads")
@@ -238,7 +237,7 @@ def _gemms() -> Iterator[_Kind]:
             _probe("linear", dtype=dtype, m=tokens, n=out, k=features)
             for (out, features), tokens in product(_LAYERS[:14], _TOKENS[:4])
         ]
-        yield _Kind(tuple(_shuffled(biased, "biased")))
+        yield _Kind(_shuffled(biased, "biased"))
 
 
 def _operand_sizes(layout: str, tokens: int, out: int, features: int) -> tuple[int, int, int]:
@@ -265,7 +264,6 @@ def _drawn_gemms(dtype: str, layout: str, count: int, *, batched: bool = False) 
 
 
 def _allowed(probes: Sequence[Probe]) -> list[Probe]:
-    """Those that are not too large, and that the op takes."""
     return [probe for probe in probes if _gemm_fits(probe)]
 
 
@@ -322,17 +320,17 @@ def _convolutions() -> Iterator[_Kind]:
 def _convolution(
     dtype: str, direction: str, memory_format: str, benchmark: int, layer: Sequence[int], batch: int
 ) -> Probe:
-    names = ("inputs", "outputs", "kernel", "stride", "groups", "image")
-    more = ("dims", "transposed", "dilation")
-    return _probe(
+    [probe] = _sized(
         "convolution",
+        "inputs outputs kernel stride groups image dims transposed dilation",
+        [layer],
         dtype=dtype,
         direction=direction,
         memory_format=memory_format,
         benchmark=benchmark,
         batch=batch,
-        **dict(zip((*names, *more), layer, strict=False)),
     )
+    return probe
 
 
 # (in, out, kernel, stride, groups, image, dims, transposed, dilation): R3D-18, a 3-D U-Net,
@@ -357,7 +355,7 @@ _OTHER_BATCHES = (8, 2)
 def _other_convolutions() -> Iterator[_Kind]:
     for dtype, direction in product(("bf16", "tf32", "fp32"), ("forward", "data", "weight")):
         convolution = partial(_convolution, dtype, direction, "contiguous", 0)
-        yield _Kind(tuple(starmap(convolution, product(_OTHER_LAYERS, _OTHER_BATCHES))))
+        yield _Kind(list(starmap(convolution, product(_OTHER_LAYERS, _OTHER_BATCHES))))
 
 
 def _drawn_layer(draw: random.Random, index: int) -> tuple[tuple[int, ...], int]:
@@ -414,23 +412,24 @@ def _attention() -> Iterator[_Kind]:
             if not (backend == "efficient" and size[1] != size[2])
             and not (dtype == "fp32" and size[3] > 2048)
         ]
-        yield _Kind(tuple(dict.fromkeys(probes)), weight=weight)
+        yield _Kind(list(dict.fromkeys(probes)), weight=weight)
     decoding = [_attended("bf16", "flash", "forward", size) for size in _DECODING_HEADS]
-    yield _Kind(tuple(_shuffled(decoding, "decoding")))
+    yield _Kind(_shuffled(decoding, "decoding"))
 
 
 def _attended(
     dtype: str, backend: str, direction: str, size: Sequence[int], *, causal: bool = False
 ) -> Probe:
-    names = ("batch", "heads", "kv_heads", "seq_q", "seq_kv", "head_dim")
-    return _probe(
+    [probe] = _sized(
         "attention",
+        "batch heads kv_heads seq_q seq_kv head_dim",
+        [size],
         dtype=dtype,
         backend=backend,
         direction=direction,
         causal=int(causal),
-        **dict(zip(names, size, strict=True)),
     )
+    return probe
 
 
 def _drawn_heads(draw: random.Random) -> tuple[int, ...]:
@@ -463,14 +462,14 @@ _WIDE_ROW_SIZES = ((2048, 50257), (8192, 32000), (512, 30522), (1024, 128256))
 _SCORE_ROW_SIZES = ((98304, 1024), (131072, 512), (37824, 197), (12288, 128))
 
 
-def _drawn_rows(op: str, dtype: str, count: int, **more: Value) -> list[Probe]:
-    draw = random.Random(f"{op} {dtype} {sorted(more.items())}")
+def _drawn_rows(op: str, dtype: str) -> list[Probe]:
+    draw = random.Random(f"{op} {dtype} []")
+    widest = 8192 if op in _TABLE_OPS else 65536
     probes = []
-    for index in range(count):
-        widest = 8192 if op in _TABLE_OPS else 65536
+    for index in range(8):
         width = _log_uniform(draw, 16, widest, 8 if index % 2 else 1)
         rows = _log_uniform(draw, 1, max(2, min(262144, 2**28 // width)))
-        probes.append(_probe(op, dtype=dtype, rows=rows, width=width, **more))
+        probes.append(_probe(op, dtype=dtype, rows=rows, width=width))
     return probes
 
 
@@ -518,8 +517,8 @@ _FP32_ROW_OPS = (
 def _rows() -> Iterator[_Kind]:
     for op, sizes in _ROW_OPS.items():
         for dtype in ("bf16", "fp32") if op in _FP32_ROW_OPS else ("bf16",):
-            designed = [_probe(op, dtype=dtype, rows=rows, width=width) for rows, width in sizes]
-            yield _Kind(_mixed(designed, _drawn_rows(op, dtype, 8)))
+            designed = _sized(op, "rows width", sizes, dtype=dtype)
+            yield _Kind(_mixed(designed, _drawn_rows(op, dtype)))
 
 
 _NUMELS = (8192 * 3072, 8192 * 768, 1 << 20, 1 << 26, 4096, 1 << 16, 12345678, 1 << 28, 1, 300000)
@@ -629,20 +628,10 @@ def _others() -> Iterator[_Kind]:
     for op, dtype, memory_format in product(
         _MAP_OPS, ("bf16", "fp32"), ("contiguous", "channels_last")
     ):
-        yield _Kind(
-            tuple(
-                _probe(op, dtype=dtype, memory_format=memory_format, batch=b, channels=c, image=i)
-                for b, c, i in _MAPS
-            )
-        )
+        names = "batch channels image"
+        yield _Kind(_sized(op, names, _MAPS, dtype=dtype, memory_format=memory_format))
     for op, dtype in product(_HEAD_OPS, ("bf16", "fp32")):
-        names = ("batch", "seq", "heads", "head_dim")
-        yield _Kind(
-            tuple(
-                _probe(op, dtype=dtype, **dict(zip(names, size, strict=True)))
-                for size in _SPLIT_HEADS
-            )
-        )
+        yield _Kind(_sized(op, "batch seq heads head_dim", _SPLIT_HEADS, dtype=dtype))
     optimizers = (
         *product(("adamw", "sgd"), ("fused", "foreach"), ("fp32", "bf16")),
         *product(("adam", "sgd"), ("forloop",), ("fp32",)),
@@ -650,12 +639,8 @@ def _others() -> Iterator[_Kind]:
     )
     for op, implementation, dtype in optimizers:
         sizes = _PARAMETERS[:1] if implementation == "forloop" else _PARAMETERS
-        yield _Kind(
-            tuple(
-                _probe(op, dtype=dtype, implementation=implementation, tensors=count, numel=numel)
-                for count, numel in sizes
-            )
-        )
+        probes = _sized(op, "tensors numel", sizes, dtype=dtype, implementation=implementation)
+        yield _Kind(probes)
 
 
 # -- how a probe is run -------------------------------------------------------------------------

@@ -343,8 +343,9 @@ def quick_of(kinds: Mapping[str, str], samples: Sequence[Sample], gpu: GPU | Non
     rates: defaultdict[str, list[float]] = defaultdict(list)
     for sample in found["gemm"]:
         kernel = sample.kernels[-1]
-        peak = _peak(gpu, kernel)
-        if peak is not None and isinstance(kernel.size, GemmSize):
+        is_product = isinstance(kernel.size, GemmSize)
+        if is_product and gpu is not None and kernel.compute in gpu.peak_tflops:
+            peak = gpu.peak_flops(kernel.compute, matrix=True)
             rates[kernel.compute].append(kernel.flops / (sample.latency_us * 1e-6) / peak)
     streams = [
         sample.kernels[0].num_bytes / (sample.latency_us * 1e3) / gpu.bandwidth_gbps
@@ -367,12 +368,6 @@ def quick_of(kinds: Mapping[str, str], samples: Sequence[Sample], gpu: GPU | Non
     }
     kept = tuple((kinds[s.probe], s) for values in found.values() for s in values)
     return Quick(kept, constants)
-
-
-def _peak(gpu: GPU | None, kernel: Kernel) -> float | None:
-    if gpu is None or kernel.compute not in gpu.peak_tflops:
-        return None
-    return gpu.peak_flops(kernel.compute, matrix=True)
 
 
 # -- a real GPU --------------------------------------------------------------------------------

@@ -12,11 +12,11 @@ import math
 from typing import NamedTuple
 
 from neusight.predictors.gpu import GPU
-from neusight.predictors.kernel import DTYPE_BYTES, AttentionSize, Kernel, KernelClass
+from neusight.predictors.kernel import DTYPE_BYTES, AttentionSize, Kernel, KernelClass, size_of
 from neusight.predictors.physics.gemm import utilization_of
 from neusight.predictors.physics.launch_geometry import geometry_of
 from neusight.predictors.physics.physical_time import PhysicalTime, smooth_maximum
-from neusight.predictors.physics.roofline import cold_share
+from neusight.predictors.physics.roofline import dram_us
 
 #: Rows of a query tile and of a key tile.
 TILE_Q = 128
@@ -186,8 +186,7 @@ def visible_tile_pairs(size: AttentionSize) -> int:
 
 def attention_timing(kernel: Kernel, gpu: GPU, *, sustained: bool) -> PhysicalTime:
     """The time of one fused attention kernel, forward or backward."""
-    size = kernel.size
-    assert isinstance(size, AttentionSize)
+    size = size_of(kernel, AttentionSize)
     clock = gpu.clock_hz * 1e-6
     pair_us = _pair_us(kernel, size, gpu, sustained=sustained)
     heads = size.batch * size.heads
@@ -198,8 +197,10 @@ def attention_timing(kernel: Kernel, gpu: GPU, *, sustained: bool) -> PhysicalTi
     total_us = heads * (visible_tile_pairs(size) * pair_us + num_tiles * cta_us) / gpu.num_sms
     if not size.backward and size.kv_heads:
         total_us = min(total_us, _packed_us(kernel, size, gpu, sustained=sustained))
-    dram_us = _dram_us(kernel, gpu)
-    is_flash_2 = _is_flash_2(kernel, size, gpu)
+    moving_us = dram_us(kernel.num_bytes, gpu)
+    # The forward of FlashAttention-2 on a GPU that it was not written for.
+    is_newer = gpu.nvidia_major in _FLASH_2_MAJORS
+    is_flash_2 = kernel.variant == "flash_attention" and is_newer and not size.backward
     tail_share = measured.tail_shares[size.causal] if measured else _TAIL_SHARE
     best_us, split = min(
         (
@@ -207,7 +208,7 @@ def attention_timing(kernel: Kernel, gpu: GPU, *, sustained: bool) -> PhysicalTi
                 _busy_us(
                     total_us, -(-longest // parts) * pair_us, cta_us, size, is_flash_2, tail_share
                 ),
-                dram_us,
+                moving_us,
             )
             + _split_clocks(size, gpu, parts) / clock,
             parts,
@@ -215,12 +216,13 @@ def attention_timing(kernel: Kernel, gpu: GPU, *, sustained: bool) -> PhysicalTi
         for parts in KV_SPLITS
     )
     floor_us = gpu.floor_us * (_FLASH_2_FLOOR_FACTOR if is_flash_2 else _FLOOR_FACTOR)
-    is_memory_bound = dram_us > max(total_us, best_us / 2)
+    is_memory_bound = moving_us > max(total_us, best_us / 2)
     launch = geometry_of(
         KernelClass.ATTENTION,
         gpu,
         num_ctas=heads * num_tiles * split,
-        threads_per_cta=_threads_of(gpu),
+        # Two math groups and one that loads from Hopper on, four warps before.
+        threads_per_cta=384 if gpu.nvidia_major >= _HOPPER else 128,
         tile=(TILE_Q, TILE_KV),
         itemsize=DTYPE_BYTES[kernel.dtype],
     )
@@ -257,12 +259,6 @@ def _short_us(kernel: Kernel, size: AttentionSize, gpu: GPU) -> float:
     return gpu.floor_us + waves * clocks / (gpu.clock_hz * 1e-6)
 
 
-def _is_flash_2(kernel: Kernel, size: AttentionSize, gpu: GPU) -> bool:
-    """Whether it is the forward of FlashAttention-2 on a GPU that it was not written for."""
-    is_newer = gpu.nvidia_major in _FLASH_2_MAJORS
-    return kernel.variant == "flash_attention" and is_newer and not size.backward
-
-
 def _busy_us(
     total_us: float,
     chain_us: float,
@@ -282,20 +278,9 @@ def _busy_us(
 
 
 def _split_clocks(size: AttentionSize, gpu: GPU, parts: int) -> float:
-    """Clocks for adding up the parts into which keys and values are cut."""
     if parts == 1:
         return 0.0
     return _SPLIT_CLOCKS + 2.0 * parts * (size.batch * size.heads) * size.seq_q / gpu.num_sms
-
-
-def _dram_us(kernel: Kernel, gpu: GPU) -> float:
-    bandwidth = gpu.bandwidth_gbps * 1e3 * gpu.bandwidth_utilization
-    return kernel.num_bytes * cold_share(kernel.num_bytes, gpu) / bandwidth
-
-
-def _threads_of(gpu: GPU) -> int:
-    """Threads of a CTA: two math groups and one that loads from Hopper on, four warps before."""
-    return 384 if gpu.nvidia_major >= _HOPPER else 128
 
 
 def _packed_us(kernel: Kernel, size: AttentionSize, gpu: GPU, *, sustained: bool) -> float:
@@ -316,7 +301,6 @@ TF32_PRODUCTS_OF_FP32 = {False: 3.5, True: 2.5}
 
 
 def _pair_us(kernel: Kernel, size: AttentionSize, gpu: GPU, *, sustained: bool) -> float:
-    """The time of a pair of tiles on one SM, µs."""
     implementation = _IMPLEMENTATIONS.get(kernel.variant, _FLASH_2)
     measured = _measured(kernel, size, gpu)
     step = measured.head_dim_step if measured else HEAD_DIM_STEP
@@ -354,7 +338,6 @@ def exponentials_per_clock(gpu: GPU) -> float:
 
 
 def _longest_kept_head_dim(gpu: GPU, *, is_efficient: bool) -> float:
-    """Head dimensions up to which sums stay in registers."""
     if gpu.vendor == "amd":
         return _AOTRITON_LONGEST_HEAD_DIM
     return LONGEST_KEPT_HEAD_DIM if is_efficient else math.inf

@@ -15,21 +15,20 @@ from dataclasses import replace
 from math import prod
 
 from neusight.predictors.gpu import GPU
-from neusight.predictors.kernel import DTYPE_BYTES, ConvolutionSize, GemmSize, Kernel, KernelClass
-from neusight.predictors.physics.gemm import (
-    HOPPER_TF32_SLOWDOWN,
-    columns,
-    timings_of_problems,
+from neusight.predictors.kernel import (
+    DTYPE_BYTES,
+    ConvolutionSize,
+    GemmSize,
+    Kernel,
+    KernelClass,
+    size_of,
 )
+from neusight.predictors.physics.gemm import HOPPER_TF32_SLOWDOWN, columns, timings_of_problems
 from neusight.predictors.physics.launch_geometry import geometry_of
 from neusight.predictors.physics.memory_bound.kinds import AMD_TRANSPOSE_SHARE
 from neusight.predictors.physics.physical_time import PhysicalTime, smooth_maximum
 from neusight.predictors.physics.power import has_half_rate
-from neusight.predictors.physics.roofline import (
-    cold_share,
-    instructions_per_second,
-    is_winograd,
-)
+from neusight.predictors.physics.roofline import dram_us, instructions_per_second, is_winograd
 
 #: Time of an implicit GEMM over that of a plain one: address arithmetic and halo loads. A prior.
 _IMPLICIT_FACTOR = 1.15
@@ -232,7 +231,7 @@ def convolution_timings(
 
 def _problem_row(kernel: Kernel, gpu: GPU) -> tuple[float, ...]:
     """The product that a library's tiles make of a convolution, with its bytes."""
-    size = _size_of(kernel)
+    size = size_of(kernel, ConvolutionSize)
     itemsize = DTYPE_BYTES[kernel.dtype]
     product = _padded_product(kernel, gpu)
     weights = size.out_channels * (size.in_channels // size.groups) * prod(size.kernel)
@@ -254,7 +253,7 @@ _HOPPER = 9
 def _is_gradient_of_planes(kernel: Kernel, gpu: GPU) -> bool:
     """Whether a gradient of one tap at every pixel is a product of NCHW images as they are (H100,
     torch 2.11: ResNet-50's of 14 to 56 pixels, not of 7, whose planes do not fill vectors)."""
-    size = _size_of(kernel)
+    size = size_of(kernel, ConvolutionSize)
     has_one_tap = prod(size.kernel) == prod(size.stride) == 1 and size.groups == 1
     is_known = has_one_tap and gpu.nvidia_major == _HOPPER
     vector = _VECTOR_BYTES // DTYPE_BYTES[kernel.dtype]
@@ -265,23 +264,18 @@ def _is_gradient_of_planes(kernel: Kernel, gpu: GPU) -> bool:
 def _sums_of_images_us(kernel: Kernel, gpu: GPU) -> float:
     """What a weight gradient of planes adds: a product an image, summed by a kernel of its own
     (cuDNN's reduce_wgrad_nchw_helper)."""
-    size = _size_of(kernel)
+    size = size_of(kernel, ConvolutionSize)
     if size.direction != "weight_gradient":
         return 0.0
     num_bytes = 2.0 * size.batch * size.out_channels * size.in_channels * DTYPE_BYTES["float32"]
-    return num_bytes / (gpu.bandwidth_gbps * 1e3 * gpu.bandwidth_utilization)
-
-
-def _size_of(kernel: Kernel) -> ConvolutionSize:
-    assert isinstance(kernel.size, ConvolutionSize)
-    return kernel.size
+    return num_bytes / gpu.dram_bytes_per_us
 
 
 def _winograd_gain(kernel: Kernel, gpu: GPU) -> float:
     """How many times fewer multiplications Winograd's algorithm needs, its transforms paid."""
-    size = _size_of(kernel)
     if not is_winograd(kernel, gpu):
         return 1.0
+    size = size_of(kernel, ConvolutionSize)
     if size.direction == "forward":
         return _WINOGRAD_SPEEDUP
     channels = min(size.in_channels, size.out_channels) / _WINOGRAD_CHANNELS[size.direction]
@@ -290,7 +284,7 @@ def _winograd_gain(kernel: Kernel, gpu: GPU) -> float:
 
 def _padded_product(kernel: Kernel, gpu: GPU) -> GemmSize:
     """The implicit GEMM with its channels and taps as the kernels of that unit take them."""
-    size = _size_of(kernel)
+    size = size_of(kernel, ConvolutionSize)
     if not gpu.has_matrix_unit(kernel.compute):
         return _product_without_tensor_cores(kernel, gpu)
     if size.direction == "data_gradient" and kernel.compute == "tf32":
@@ -307,7 +301,7 @@ def _padded_product(kernel: Kernel, gpu: GPU) -> GemmSize:
 
 def _gradient_on_tensor_cores(kernel: Kernel, gpu: GPU) -> GemmSize:
     """Hopper's kernels leave out the taps between a stride's pixels only without a dilation."""
-    size = _size_of(kernel)
+    size = size_of(kernel, ConvolutionSize)
     product = _whole_steps(size)
     if kernel.variant == "dilated" and gpu.compute_capability >= _ANY_COLUMNS_SINCE:
         return product._replace(k=product.k * prod(size.stride))
@@ -322,10 +316,9 @@ def _whole_steps(size: ConvolutionSize) -> GemmSize:
 
 
 def _product_without_tensor_cores(kernel: Kernel, gpu: GPU) -> GemmSize:
-    size = _size_of(kernel)
-    product = implicit_gemm(size)
-    if size.direction == "data_gradient":
-        product = _gradient_without_tensor_cores(size)
+    size = size_of(kernel, ConvolutionSize)
+    is_gradient = size.direction == "data_gradient"
+    product = _gradient_without_tensor_cores(size) if is_gradient else implicit_gemm(size)
     return product._replace(k=math.ceil(product.k / _winograd_gain(kernel, gpu)))
 
 
@@ -364,16 +357,19 @@ def _fastest(kernel: Kernel, product: PhysicalTime, gpu: GPU) -> PhysicalTime:
     if kernel.compute != "tf32" or gpu.vendor != "nvidia":
         return tensor
     ordinary = _ordinary_timing(kernel, gpu)
-    size = _size_of(kernel)
+    size = size_of(kernel, ConvolutionSize)
     if not _has_tensor_kernel(size, gpu):
         return ordinary
-    if size.direction == "data_gradient" and _prefers_tensor_cores(size):
+    # Gradients with a stride or in three dimensions take the tensor cores wherever they can
+    # (data/kernelbench, even half).
+    is_special = prod(size.stride) > 1 or len(size.kernel) > 2
+    if size.direction == "data_gradient" and is_special:
         return tensor
     return min(tensor, ordinary, key=lambda timing: timing.time_us)
 
 
 def _is_direct(kernel: Kernel) -> bool:
-    size = _size_of(kernel)
+    size = size_of(kernel, ConvolutionSize)
     return size.groups > 1 and size.in_channels // size.groups <= _DIRECT_CHANNELS
 
 
@@ -381,7 +377,7 @@ def _is_nhwc_grouped(kernel: Kernel, gpu: GPU) -> bool:
     """Whether cuDNN runs groups on images stored as NHWC: all in FP32, depthwise ones in 16 bits
     too (ConvUtils.h, use_cudnn_depthwise: always for channels_last), as fast as in FP32 at least.
     """
-    size = _size_of(kernel)
+    size = size_of(kernel, ConvolutionSize)
     is_half = kernel.compute in _HALVES and gpu.vendor == "nvidia"
     is_depthwise_half = is_half and _is_direct(kernel)
     is_known = is_depthwise_half or (kernel.compute == "tf32" and size.direction == "forward")
@@ -389,7 +385,7 @@ def _is_nhwc_grouped(kernel: Kernel, gpu: GPU) -> bool:
 
 
 def _nhwc_grouped_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
-    size = _size_of(kernel)
+    size = size_of(kernel, ConvolutionSize)
     if not _is_direct(kernel):
         ordinary = _ordinary_timing(kernel, gpu)
         lanes = gpu.peak_flops("fp32") * (0.5 if shares_lanes(gpu) else 1.0)
@@ -403,30 +399,23 @@ def _nhwc_grouped_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
 
 
 def _timing_without_tensor_cores(kernel: Kernel, product: PhysicalTime, gpu: GPU) -> PhysicalTime:
-    size = _size_of(kernel)
+    size = size_of(kernel, ConvolutionSize)
     is_slow = len(size.kernel) > 2 and not _is_gradient(size, is_strided=False)
     time_us = product.time_us * _IMPLICIT_FACTOR
-    if gpu.vendor == "nvidia" and not _is_measured(size):
-        time_us = max(time_us, _engine_us(kernel, gpu))
+    # 3 x 3, forward, a correction was learned on top of this physics.
+    is_measured = size.kernel == (3, 3) and size.stride == (1, 1) and size.direction == "forward"
+    if gpu.vendor == "nvidia" and not is_measured:  # cuDNN's kernels in C++
+        batch, m, n, k = _product_without_tensor_cores(kernel, gpu)
+        peak = gpu.peak_flops(kernel.compute) * _ENGINE_SHARE
+        time_us = max(time_us, 2e6 * batch * m * n * k / peak)
     time_us *= _VOLUME_FACTOR if is_slow else 1.0
     if _is_slow_in_groups(kernel, gpu):
         time_us = max(time_us, kernel.flops * 1e6 / (gpu.peak_flops("fp32") * _GROUPED_SHARE))
     return replace(product, time_us=time_us, spread=_spread(size))
 
 
-def _is_measured(size: ConvolutionSize) -> bool:
-    """Whether a correction was learned on top of this physics: 3 x 3, forward."""
-    return size.kernel == (3, 3) and size.stride == (1, 1) and size.direction == "forward"
-
-
-def _engine_us(kernel: Kernel, gpu: GPU) -> float:
-    """What cuDNN's kernels in C++ take for the multiplications alone."""
-    batch, m, n, k = _product_without_tensor_cores(kernel, gpu)
-    return 2e6 * batch * m * n * k / (gpu.peak_flops(kernel.compute) * _ENGINE_SHARE)
-
-
 def _is_slow_in_groups(kernel: Kernel, gpu: GPU) -> bool:
-    size = _size_of(kernel)
+    size = size_of(kernel, ConvolutionSize)
     is_measured = kernel.dtype == "float32" and gpu.vendor == "nvidia"
     has_groups = size.groups > 1 and prod(size.kernel) == 1
     return has_groups and is_measured and not gpu.has_matrix_unit("tf32")
@@ -448,16 +437,11 @@ def _has_tensor_kernel(size: ConvolutionSize, gpu: GPU) -> bool:
     return size.in_channels // size.groups >= _TENSOR_COLUMNS
 
 
-def _prefers_tensor_cores(size: ConvolutionSize) -> bool:
-    """Gradients with a stride or in three dimensions take the tensor cores wherever they can
-    (data/kernelbench, even half)."""
-    return prod(size.stride) > 1 or len(size.kernel) > 2
-
-
 def _tensor_timing(kernel: Kernel, product: PhysicalTime, gpu: GPU) -> PhysicalTime:
     """The implicit GEMM on tensor cores, with the transposes inside it."""
-    size = _size_of(kernel)
-    time_us = max(product.time_us * _implicit_factor(gpu), _gather_us(size, gpu))
+    size = size_of(kernel, ConvolutionSize)
+    factor = _HIDDEN_IMPLICIT_FACTOR if has_half_rate(gpu) else _IMPLICIT_FACTOR
+    time_us = max(product.time_us * factor, _gather_us(size, gpu))
     if gpu.vendor == "amd" and size.direction != "forward":
         time_us *= _MIOPEN_GRADIENT_FACTOR
     if kernel.compute == "tf32" and len(size.kernel) > 2 and _is_gradient(size, is_strided=False):
@@ -467,12 +451,8 @@ def _tensor_timing(kernel: Kernel, product: PhysicalTime, gpu: GPU) -> PhysicalT
     if _is_gradient_of_planes(kernel, gpu):
         time_us += _sums_of_images_us(kernel, gpu)
     elif not _is_product(size):
-        time_us += _TRANSPOSE_PASSES * 2.0 * _dram_us(kernel, gpu)
+        time_us += _TRANSPOSE_PASSES * 2.0 * dram_us(kernel.num_bytes, gpu)
     return replace(product, time_us=time_us, spread=_spread(size))
-
-
-def _implicit_factor(gpu: GPU) -> float:
-    return _HIDDEN_IMPLICIT_FACTOR if has_half_rate(gpu) else _IMPLICIT_FACTOR
 
 
 def _is_product(size: ConvolutionSize) -> bool:
@@ -489,7 +469,6 @@ def _volume_factor(kernel: Kernel, gpu: GPU) -> float:
 
 
 def _gather_us(size: ConvolutionSize, gpu: GPU) -> float:
-    """What reading every tap of every pixel takes at least, forward."""
     if size.direction != "forward" or gpu.vendor != "nvidia":
         return 0.0
     pixels, taps = size.batch * prod(size.output), prod(size.kernel)
@@ -506,12 +485,12 @@ def _gather_us(size: ConvolutionSize, gpu: GPU) -> float:
 def _is_of_patches(kernel: Kernel, gpu: GPU) -> bool:
     """Whether MIOpen cuts an image into patches."""
     is_miopens = gpu.vendor == "amd" and kernel.compute in _HALVES
-    return is_miopens and _size_of(kernel).is_of_patches
+    return is_miopens and size_of(kernel, ConvolutionSize).is_of_patches
 
 
 def _patches_us(kernel: Kernel, gpu: GPU) -> float:
     """A kernel of NHWC images on that many tiles in a row, with the copies around it."""
-    size = _size_of(kernel)
+    size = size_of(kernel, ConvolutionSize)
     pixels, k = size.batch * prod(size.output), prod(size.kernel) * _PATCH_CHANNELS
     few, many = (
         (math.ceil(pixels / rows) * math.ceil(size.out_channels / columns), math.ceil(k / step))
@@ -519,19 +498,14 @@ def _patches_us(kernel: Kernel, gpu: GPU) -> float:
     )
     num_ctas, num_steps = many if many[0] >= gpu.num_sms else few
     steps_us = math.ceil(num_ctas / gpu.num_sms) * num_steps * _PATCH_STEP_CLOCKS / gpu.clock_hz
-    bandwidth = gpu.bandwidth_gbps * 1e3 * gpu.bandwidth_utilization * AMD_TRANSPOSE_SHARE
-    copies_us = _PATCH_COPIES * gpu.floor_us + 2.0 * kernel.num_bytes / bandwidth
+    bytes_a_us = gpu.dram_bytes_per_us * AMD_TRANSPOSE_SHARE
+    copies_us = _PATCH_COPIES * gpu.floor_us + 2.0 * kernel.num_bytes / bytes_a_us
     return steps_us * 1e6 + copies_us
-
-
-def _dram_us(kernel: Kernel, gpu: GPU) -> float:
-    bandwidth = gpu.bandwidth_gbps * 1e3 * gpu.bandwidth_utilization
-    return kernel.num_bytes * cold_share(kernel.num_bytes, gpu) / bandwidth
 
 
 def _ordinary_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
     """The implicit GEMM in FP32 on a GPU that has TF32 too; it reads any layout."""
-    size = _size_of(kernel)
+    size = size_of(kernel, ConvolutionSize)
     product = _whole_steps(size) if size.direction == "data_gradient" else implicit_gemm(size)
     tile_m, tile_n = _ORDINARY_TILE
     columns_of_tiles = math.ceil(product.n / tile_n)
@@ -549,7 +523,7 @@ def _ordinary_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
     compute_us = flops * 1e6 / (gpu.peak_flops("fp32") * _ordinary_share(size, gpu))
     # Few CTAs leave SMs idle.
     compute_us *= max(1.0, gpu.num_sms / launch.num_ctas)
-    memory_us = _dram_us(kernel, gpu)
+    memory_us = dram_us(kernel.num_bytes, gpu)
     return PhysicalTime(
         time_us=gpu.floor_us + smooth_maximum(compute_us, memory_us),
         bound="compute" if compute_us > memory_us else "memory",
@@ -577,7 +551,7 @@ def shares_lanes(gpu: GPU) -> bool:
 
 def _direct_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
     """One thread an output, which goes through its taps one by one."""
-    size = _size_of(kernel)
+    size = size_of(kernel, ConvolutionSize)
     is_gradient = size.direction == "data_gradient"
     pixels, channels = (
         (size.input, size.in_channels) if is_gradient else (size.output, size.out_channels)
@@ -594,8 +568,11 @@ def _direct_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
     elif size.direction == "weight_gradient" and gpu.vendor == "nvidia":
         fixed, of_a_tap = 0.0, _DIRECT_WEIGHT_TAP_INSTRUCTIONS
     instructions = outputs * (fixed + taps * of_a_tap)
-    compute_us = instructions * 1e6 / _instructions_per_second(kernel, gpu)
-    memory_us = _dram_us(kernel, gpu)
+    # 16-bit kernels add up in FP32; FP64 keeps its own, slower cores.
+    is_fp64 = kernel.compute == "fp64"
+    rate = gpu.peak_flops("fp64") / 2.0 if is_fp64 else instructions_per_second(gpu)
+    compute_us = instructions * 1e6 / rate
+    memory_us = dram_us(kernel.num_bytes, gpu)
     launch = geometry_of(
         KernelClass.CONVOLUTION,
         gpu,
@@ -609,12 +586,4 @@ def _direct_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
         num_ctas=launch.num_ctas,
         threads_per_cta=launch.threads_per_cta,
         num_waves=launch.num_waves,
-    )
-
-
-def _instructions_per_second(kernel: Kernel, gpu: GPU) -> float:
-    """How many instructions of threads a GPU starts: 16-bit kernels add up in FP32; FP64 keeps its
-    own, slower cores."""
-    return (
-        gpu.peak_flops("fp64") / 2.0 if kernel.compute == "fp64" else instructions_per_second(gpu)
     )

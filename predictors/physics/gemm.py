@@ -23,6 +23,7 @@ from neusight.predictors.kernel import (
     GemmSize,
     Kernel,
     KernelClass,
+    size_of,
 )
 from neusight.predictors.physics.launch_geometry import effective_waves, geometry_of
 from neusight.predictors.physics.packed_weights import PACKED_ROWS, packed_timing
@@ -190,9 +191,8 @@ class GemmTerms(NamedTuple):
     """What the time of a product is made of, µs, by problem (rows) and candidate (columns)."""
 
     floor_us: float
-    #: CTAs over SMs, and as time feels them.
+    #: CTAs over SMs.
     waves: Floats
-    effective_waves: Floats
     math_us: Floats
     l2_us: Floats
     dram_us: Floats
@@ -232,15 +232,10 @@ def gemm_terms(
     gpu: GPU,
     compute: str,
     *,
+    constants: GemmConstants,
     sustained: bool = False,
-    constants: GemmConstants | None = None,
 ) -> GemmTerms:
-    """The terms of each product under each tile and split; columns of both broadcast.
-
-    `constants` are those of the unit unless given.
-    """
-    if constants is None:
-        constants = constants_of(gpu, compute)
+    """The terms of each product under each tile and split; columns of both broadcast."""
     tile_m, tile_n, split = tiles
     batch, m, n, k, itemsize, slowdown, weight_bytes, activation_bytes = problems
 
@@ -270,7 +265,7 @@ def gemm_terms(
     dram_bytes = weight_bytes * _leaving_share(
         footprint, constants.weight_reach * gpu.l2_bytes
     ) + activation_bytes * _leaving_share(footprint, constants.activation_reach * gpu.l2_bytes)
-    bandwidth = gpu.bandwidth_gbps * 1e3 * gpu.bandwidth_utilization * constants.dram_share
+    bandwidth = gpu.dram_bytes_per_us * constants.dram_share
     partial_bytes = batch * m * n * (2.0 * _PARTIAL_SUM_BYTES) * split
     partial_us = constants.split_clocks / clock + partial_bytes / (
         constants.l2_bytes * clock * gpu.num_sms
@@ -278,7 +273,6 @@ def gemm_terms(
     return GemmTerms(
         floor_us=(gpu.gemm_floor_us or gpu.floor_us) * constants.floor_factor,
         waves=waves,
-        effective_waves=felt,
         math_us=math,
         l2_us=l2_load,
         dram_us=dram_bytes / bandwidth,
@@ -315,14 +309,12 @@ def price_gemms(
     gpu: GPU,
     compute: str,
     *,
-    sustained: bool = False,
-    is_convolution: bool = False,
-    constants: GemmConstants | None = None,
+    sustained: bool,
+    is_convolution: bool,
 ) -> GemmTimes:
     """The time of each product by its best candidate, µs; `best` indexes `candidates`."""
     tiles = _candidates_of(gpu, compute, is_convolution=is_convolution)
-    if constants is None:
-        constants = constants_of(gpu, compute, is_convolution=is_convolution)
+    constants = constants_of(gpu, compute, is_convolution=is_convolution)
     terms = gemm_terms(problems, tiles, gpu, compute, sustained=sustained, constants=constants)
     time = terms.time_us()
     if not (is_convolution or gpu.has_matrix_unit(compute)) and gpu.vendor == "nvidia":
@@ -487,8 +479,7 @@ def _older_kernels_flops(kernel: Kernel, gpu: GPU) -> float:
 
 def _narrow_flops(kernel: Kernel, gpu: GPU) -> float:
     """What rows aligned to 2 bytes leave, of tiles and waves that the product fills."""
-    size = kernel.size
-    assert isinstance(size, GemmSize)
+    size = size_of(kernel, GemmSize)
     if min(size.m, size.n) < _NARROW_LEAST_EDGE:
         return _NARROW_FLOPS
     is_batch = size.batch > 1
@@ -554,31 +545,17 @@ def problems_of(kernels: Sequence[Kernel], gpu: GPU) -> GemmProblems:
     """GEMM kernels as columns, as that GPU's libraries compute them."""
     rows = []
     for kernel in kernels:
-        size = kernel.size
-        assert isinstance(size, GemmSize)
-        itemsize = _bytes_of_element(kernel)
-        weights = size.n * size.k * itemsize if _has_weight(kernel) else 0.0
+        size = size_of(kernel, GemmSize)
+        # Of one of the k elements of a row: two share a byte of float4_e2m1fn_x2.
+        itemsize = DTYPE_BYTES[kernel.dtype] / (2 if kernel.dtype == "float4_e2m1fn_x2" else 1)
+        # A Linear's weight is the second operand, forward (nt) and for the data gradient (nn).
+        has_weight = size.batch == 1 and kernel.layout in ("nt", "nn")
+        weights = size.n * size.k * itemsize if has_weight else 0.0
         if kernel.variant in PACKED_ROWS:
             weights = max(0.0, kernel.bytes_read - size.m * size.k * itemsize)
-        rows.append(
-            (
-                size.batch,
-                size.m,
-                size.n,
-                size.k,
-                itemsize,
-                _slowdown(kernel, gpu),
-                weights,
-                max(0.0, kernel.num_bytes - weights),
-            )
-        )
+        activations = max(0.0, kernel.num_bytes - weights)
+        rows.append((*size, itemsize, _slowdown(kernel, size, gpu), weights, activations))
     return columns(rows)
-
-
-def _bytes_of_element(kernel: Kernel) -> float:
-    """Bytes of one of the k elements of a row: two share a byte of float4_e2m1fn_x2."""
-    stored = DTYPE_BYTES[kernel.dtype]
-    return stored / 2 if kernel.dtype == "float4_e2m1fn_x2" else stored
 
 
 #: Hopper's matrix units take TF32 operands along K alone (PTX ISA, wgmma: transposes exist for
@@ -588,10 +565,8 @@ def _bytes_of_element(kernel: Kernel) -> float:
 HOPPER_TF32_SLOWDOWN = {"nt": 1.06, "nn": 1.26, "tn": 1.74}
 
 
-def _slowdown(kernel: Kernel, gpu: GPU) -> float:
+def _slowdown(kernel: Kernel, size: GemmSize, gpu: GPU) -> float:
     """How many times as long the arithmetic takes as in a plain product of two matrices."""
-    size = kernel.size
-    assert isinstance(size, GemmSize)
     if kernel.compute == "tf32" and gpu.nvidia_major == _HOPPER:
         return HOPPER_TF32_SLOWDOWN.get(kernel.layout, 1.0)
     if kernel.compute != "fp32" or gpu.has_matrix_unit("fp32"):
@@ -605,13 +580,6 @@ def columns(rows: Sequence[tuple[float, ...]]) -> GemmProblems:
     """Rows of `GemmProblems`' fields as its columns."""
     table = np.array(rows, dtype=np.float64).reshape(len(rows), len(GemmProblems._fields))
     return GemmProblems(*(table[:, index : index + 1] for index in range(table.shape[1])))
-
-
-def _has_weight(kernel: Kernel) -> bool:
-    """A Linear's weight is the second operand, forward (nt) and for the data gradient (nn)."""
-    size = kernel.size
-    assert isinstance(size, GemmSize)
-    return size.batch == 1 and kernel.layout in ("nt", "nn")
 
 
 def gemm_timings(kernels: Sequence[Kernel], gpu: GPU, *, sustained: bool) -> list[PhysicalTime]:
@@ -641,19 +609,16 @@ def _of_its_kind(kernel: Kernel, gpu: GPU, tiled: PhysicalTime) -> PhysicalTime:
 
 def _outer_scaled_us(kernel: Kernel, gpu: GPU) -> float:
     """Tiles of one size, whose steps along K follow each other, beside the weight's stream."""
-    size = kernel.size
-    assert isinstance(size, GemmSize)
+    size = size_of(kernel, GemmSize)
     tiles = math.ceil(size.m / _OUTER_TILE) * math.ceil(size.n / _OUTER_TILE)
     steps = math.ceil(tiles / gpu.num_sms) * math.ceil(size.k / _OUTER_TILE)
     serial_us = steps * _OUTER_STEP_CLOCKS * 1e6 / gpu.clock_hz
-    dram_us = kernel.num_bytes / (gpu.bandwidth_gbps * 1e3 * gpu.bandwidth_utilization)
-    return gpu.floor_us + smooth_maximum(serial_us, dram_us)
+    return gpu.floor_us + smooth_maximum(serial_us, kernel.num_bytes / gpu.dram_bytes_per_us)
 
 
 def _older_int8_us(kernel: Kernel, gpu: GPU) -> float:
     """Waves of tiles at the rate of Ampere's kernels."""
-    size = kernel.size
-    assert isinstance(size, GemmSize)
+    size = size_of(kernel, GemmSize)
     edge = min(_OLDER_INT8_TILE, max(_OLDER_INT8_TILE // 2, size.m))
     tiles = size.batch * math.ceil(size.m / edge) * math.ceil(size.n / _OLDER_INT8_TILE)
     flops = 2.0 * edge * _OLDER_INT8_TILE * size.k * math.ceil(tiles / gpu.num_sms)
@@ -675,13 +640,12 @@ def is_vector_product(kernel: Kernel, gpu: GPU) -> bool:
 
 
 def _vector_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
-    bandwidth = gpu.bandwidth_gbps * 1e3 * gpu.bandwidth_utilization * _VECTOR_DRAM_SHARE
+    bandwidth = gpu.dram_bytes_per_us * _VECTOR_DRAM_SHARE
     dram_us = kernel.num_bytes * cold_share(kernel.num_bytes, gpu) / bandwidth
     issue_us = kernel.num_bytes * 1e6 / (_VECTOR_ISSUE_BYTES * gpu.num_sms * gpu.clock_hz)
     floor_us = gpu.floor_us * _VECTOR_FLOOR_FACTOR
     stream_us = smooth_maximum(dram_us, issue_us)
-    size = kernel.size
-    assert isinstance(size, GemmSize)
+    size = size_of(kernel, GemmSize)
     launch = geometry_of(
         KernelClass.GEMM,
         gpu,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from neusight.predictors.gpu import GPU
-from neusight.predictors.kernel import DTYPE_BYTES, GemmSize, Kernel
+from neusight.predictors.kernel import DTYPE_BYTES, GemmSize, Kernel, size_of
 from neusight.predictors.physics.physical_time import Bound, PhysicalTime, smooth_maximum
 from neusight.predictors.physics.power import filled_in
 from neusight.predictors.physics.roofline import flop_roofline_us
@@ -68,21 +68,23 @@ SPREAD = 0.4
 def packed_timing(kernel: Kernel, gpu: GPU, tiled: PhysicalTime) -> PhysicalTime:
     """The time of a product with a packed weight; `tiled` is that of a plain product whose weight
     has as many bytes."""
-    size = kernel.size
-    assert isinstance(size, GemmSize)
+    size = size_of(kernel, GemmSize)
     rows = PACKED_ROWS[kernel.variant]
     passes = -(-size.m // rows)
     clocks = gpu.num_sms * gpu.clock_hz * 1e-6  # of all SMs, per µs
     weight_bytes = kernel.bytes_read - size.m * size.k * DTYPE_BYTES[kernel.dtype]
-    bandwidth = gpu.bandwidth_gbps * 1e3 * gpu.bandwidth_utilization
+    ratio = kernel.num_bytes / (_WEIGHT_REACH * gpu.l2_bytes)
+    leaving_share = ratio * ratio / (1.0 + ratio * ratio)
 
-    dram_us = kernel.num_bytes * _leaving_share(kernel.num_bytes, gpu) / bandwidth
+    dram_us = kernel.num_bytes * leaving_share / gpu.dram_bytes_per_us
     if kernel.variant == "packed_outputs":
         outputs_us = gpu.floor_us + max(dram_us, _outputs_us(size, gpu))
         return replace(tiled, time_us=outputs_us, bound="compute", spread=SPREAD)
     l2_us = passes * max(0.0, weight_bytes) / (_L2_BYTES * clocks)
     unpack_us = passes * size.n * size.k * _UNPACK_INSTRUCTIONS / (_ISSUED_THREADS * clocks)
-    arithmetic_us = flop_roofline_us(kernel, gpu) / _utilization(kernel, gpu)
+    known, has_unit = filled_in(gpu), gpu.has_matrix_unit(kernel.compute)
+    utilization = known.gemm_utilization if has_unit else known.fp32_gemm_utilization
+    arithmetic_us = flop_roofline_us(kernel, gpu) / utilization
     stream_us = max(dram_us, l2_us)
     work_us = smooth_maximum(stream_us, unpack_us + arithmetic_us)
     if kernel.variant == "packed_16_rows":
@@ -114,14 +116,3 @@ def _waiting_us(size: GemmSize, gpu: GPU) -> float:
     waves = max(1.0, num_ctas / (gpu.num_sms * _CTAS_AT_ONCE))
     iterations = -(-size.k // _WEIGHTS_AN_ITERATION)
     return waves * iterations * _LATENCY_CLOCKS * 1e6 / gpu.clock_hz
-
-
-def _utilization(kernel: Kernel, gpu: GPU) -> float:
-    known = filled_in(gpu)
-    has_unit = gpu.has_matrix_unit(kernel.compute)
-    return known.gemm_utilization if has_unit else known.fp32_gemm_utilization
-
-
-def _leaving_share(footprint_bytes: float, gpu: GPU) -> float:
-    ratio = footprint_bytes / (_WEIGHT_REACH * gpu.l2_bytes)
-    return ratio * ratio / (1.0 + ratio * ratio)

@@ -12,6 +12,7 @@ from neusight.predictors.kernel import (
     ConvolutionSize,
     Kernel,
     KernelClass,
+    size_of,
 )
 
 #: Classes whose arithmetic runs on matrix units where the GPU has them.
@@ -113,6 +114,11 @@ def cold_share(footprint_bytes: float, gpu: GPU) -> float:
     return squares / (1.0 + squares)
 
 
+def dram_us(num_bytes: float, gpu: GPU) -> float:
+    """What moving so many bytes once takes of the DRAM, as far as they do not lie in the L2, µs."""
+    return num_bytes * cold_share(num_bytes, gpu) / gpu.dram_bytes_per_us
+
+
 def roofline_us(kernel: Kernel, gpu: GPU) -> float:
     """The shortest time the datasheet allows, µs: the larger of FLOPs/peak and bytes/bandwidth.
 
@@ -125,8 +131,7 @@ def roofline_us(kernel: Kernel, gpu: GPU) -> float:
 
 def wire_bytes(kernel: Kernel) -> float:
     """Bytes that each GPU sends over its link in a collective."""
-    size = kernel.size
-    assert isinstance(size, CollectiveSize)
+    size = size_of(kernel, CollectiveSize)
     return sent_bytes(kernel.name, size.num_bytes, size.world_size)
 
 

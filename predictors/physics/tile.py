@@ -53,11 +53,6 @@ class Candidates(NamedTuple):
     tile_n: Floats
     split: Floats
 
-    @property
-    def num(self) -> int:
-        """How many there are."""
-        return int(self.tile_m.shape[1])
-
 
 @cache
 def candidates(*, matrix_unit: bool, splits: tuple[int, ...] = SPLITS) -> Candidates:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from neusight.predictors.errors import OptionError
 from neusight.predictors.gpu import GPU
-from neusight.predictors.kernel import ConvolutionSize, GemmSize, Kernel
+from neusight.predictors.kernel import ConvolutionSize, GemmSize, Kernel, size_of
 from neusight.predictors.learned.network import exp_of, log_of
 from neusight.predictors.physics.roofline import memory_roofline_us
 from neusight.predictors.predictor import Estimate
@@ -85,19 +85,11 @@ def features_of(kernels: Sequence[Kernel], gpu: GPU) -> Floats:
 
 
 def _sizes(kernel: Kernel) -> tuple[float, ...]:
-    size = kernel.size
-    if isinstance(size, GemmSize):
-        return tuple(float(part) for part in size)
-    assert isinstance(size, ConvolutionSize)
-    return (
-        float(size.batch),
-        float(size.in_channels),
-        float(size.out_channels),
-        float(size.kernel[0]),
-        float(size.stride[0]),
-        float(size.input[0]),
-        float(size.output[0]),
-    )
+    if isinstance(kernel.size, GemmSize):
+        return kernel.size
+    size = size_of(kernel, ConvolutionSize)
+    edges = (size.kernel, size.stride, size.input, size.output)
+    return (*size[:3], *(edge[0] for edge in edges))
 
 
 class Habitat:

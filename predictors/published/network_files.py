@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from neusight.predictors.errors import WeightsError
 from neusight.predictors.files import read_bytes, write_atomically
+from neusight.predictors.learned.network import npz_of
 from neusight.predictors.published.integer_network import IntegerNetwork
 
 #: Version of the layout; a file of another one is refused.
@@ -22,8 +23,6 @@ SCHEMA_VERSION = 1
 
 #: Largest file read, bytes: larger ones are refused before they fill the memory.
 _MOST_BYTES = 64 * 2**20
-
-_EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,16 +59,8 @@ def save_network_file(item: NetworkFile, folder: Path) -> Path:
     }
     for index, (weights, scale, bias) in enumerate(network.layers):
         arrays |= {f"weight_{index}": weights, f"scale_{index}": scale, f"bias_{index}": bias}
-    packed = io.BytesIO()
-    # zipfile by hand: numpy.savez stamps each member with the time.
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name in sorted(arrays):
-            entry = zipfile.ZipInfo(f"{name}.npy", _EPOCH)
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            with archive.open(entry, "w") as member:
-                np.lib.format.write_array(member, arrays[name], allow_pickle=False)
     path = folder / f"{item.predictor}_{item.name}.npz"
-    write_atomically(path, packed.getvalue())
+    write_atomically(path, npz_of(arrays, zipfile.ZIP_DEFLATED))
     return path
 
 
@@ -105,10 +96,9 @@ def _loaded(path: Path, predictor: str) -> NetworkFile:
             arrays,
             meta,
         )
-    except OSError as error:
-        raise _damaged(path, predictor, error.strerror or str(error)) from error
     except Exception as error:  # zlib, zipfile, json and numpy raise many kinds for a damaged file
-        raise _damaged(path, predictor, str(error) or type(error).__name__) from error
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise _damaged(path, predictor, reason) from error
 
 
 def _network(arrays: dict[str, NDArray[Any]], num_layers: int) -> IntegerNetwork:

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from neusight.predictors.gpu import GPU
-from neusight.predictors.kernel import GemmSize, Kernel, KernelClass, RowsSize
+from neusight.predictors.kernel import GemmSize, Kernel, KernelClass, RowsSize, size_of
 from neusight.predictors.learned.network import exp_of, log_of
 from neusight.predictors.physics.roofline import memory_roofline_us
 from neusight.predictors.predictor import Estimate
@@ -76,11 +77,9 @@ class Tiling(NamedTuple):
 
 def shape_of(kernel: Kernel) -> tuple[int, int, int, int]:
     """The key of the table of tiles: batch, m, n, k of a product, else rows and width."""
-    size = kernel.size
-    if isinstance(size, GemmSize):
-        return (size.batch, size.m, size.n, size.k)
-    assert isinstance(size, RowsSize)
-    return (1, size.rows, size.width, 1)
+    if isinstance(kernel.size, GemmSize):
+        return kernel.size
+    return (1, *size_of(kernel, RowsSize), 1)
 
 
 def tilings(kernels: Sequence[Kernel], tiles: NDArray[np.int64]) -> Tiling:
@@ -89,23 +88,18 @@ def tilings(kernels: Sequence[Kernel], tiles: NDArray[np.int64]) -> Tiling:
     for index, (kernel, (rows, columns)) in enumerate(zip(kernels, tiles.tolist(), strict=True)):
         size = kernel.size
         if isinstance(size, GemmSize):
-            item = kernel.num_bytes / max(1, _elements(size))
+            elements = size.batch * ((size.m + size.n) * size.k + size.m * size.n)
+            item = kernel.num_bytes / max(1, elements)
             flops[index] = 2.0 * rows * columns * size.k
             moved[index] = item * ((rows + columns) * size.k + rows * columns)
             count[index] = size.batch * -(-size.m // rows) * -(-size.n // columns)
         else:
-            assert isinstance(size, RowsSize)
-            elements = size.rows * size.width
+            elements = prod(size_of(kernel, RowsSize))
             inside = min(rows, elements)
             count[index] = -(-elements // inside)
             flops[index] = kernel.flops * (inside / elements)
             moved[index] = max(1.0, kernel.num_bytes * (inside / elements))
     return Tiling(flops, moved, count)
-
-
-def _elements(size: GemmSize) -> int:
-    """Elements of both operands and of the result."""
-    return size.batch * ((size.m + size.n) * size.k + size.m * size.n)
 
 
 def features_of(kernels: Sequence[Kernel], tiling: Tiling, gpu: GPU) -> Floats:

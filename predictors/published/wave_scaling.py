@@ -9,18 +9,9 @@ from typing import NamedTuple
 
 from neusight.predictors.gpu import GPU
 
-#: CTAs that an SM holds at most, by compute capability (CUDA C++ Programming Guide, table of
-#: technical specifications per compute capability); others hold as many as the newest.
-_CTAS_PER_SM = {
-    (6, 0): 32,
-    (6, 1): 32,
-    (7, 0): 32,
-    (7, 5): 16,
-    (8, 0): 32,
-    (8, 6): 16,
-    (8, 9): 24,
-    (9, 0): 32,
-}
+#: CTAs that an SM holds at most, by compute capability where it is not as many as all others hold
+#: (CUDA C++ Programming Guide, table of technical specifications per compute capability).
+_CTAS_PER_SM = {(7, 5): 16, (8, 6): 16, (8, 9): 24}
 _CTAS_OF_OTHERS = 32
 
 #: Registers are given to warps in pieces of this many (the same table).

@@ -192,8 +192,9 @@ def prior_constants(target: GPU, *, without: Callable[[GPU], bool] | None = None
     """
     chosen = _measured_related(target, without or (lambda item: False))
     prior: dict[str, Any] = dict.fromkeys((*_OF_POWER, "stream_utilization"), 0.0)
-    if not chosen:
-        return replace(target, **{**prior, "constants_origin": "prior", **_defaults()})
+    if not chosen:  # what `GPU` assumes where a file says nothing
+        assumed = {item.name: item.default for item in fields(GPU) if item.name in _OF_RELATED}
+        return replace(target, **{**prior, "constants_origin": "prior", **assumed})
     names = _OF_RELATED if without is None else (*_OF_POWER, *_OF_RELATED)
     for name in names:
         prior[name] = round(float(np.mean([_constant(item, name) for item in chosen])), 4)
@@ -213,12 +214,6 @@ def _measured_related(target: GPU, without: Callable[[GPU], bool]) -> list[GPU]:
     ]
     major = target.compute_capability[0]
     return [item for item in measured if item.compute_capability[0] == major] or measured
-
-
-def _defaults() -> dict[str, Any]:
-    """What `GPU` assumes where a file says nothing."""
-    values = {item.name: item.default for item in fields(GPU) if item.name in _OF_RELATED}
-    return {name: float(value) for name, value in values.items() if isinstance(value, float)}
 
 
 def _constant(item: GPU, name: str) -> float:

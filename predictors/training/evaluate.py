@@ -83,26 +83,18 @@ class Prices(NamedTuple):
     high_us: Floats
 
 
-def score_folder(
-    folder: str | Path,
-    *,
-    predictors: Sequence[str] = ("tiled",),
-    tables: Sequence[str] | None = None,
-    progress: Callable[[str], None] = lambda text: None,
-) -> Report:
+def score_folder(folder: str | Path, *, predictors: Sequence[str] = ("tiled",)) -> Report:
     """Prices every row of the tables in a folder and scores each predictor.
 
     DataError where the folder or a table cannot be used; ValueError for an unknown predictor.
     """
-    return score_dataset(
-        read_dataset(folder, tables=tables), predictors=predictors, progress=progress
-    )
+    return score_dataset(read_dataset(folder), predictors=predictors)
 
 
 def score_dataset(
     dataset: Dataset,
     *,
-    predictors: Sequence[str] = ("tiled",),
+    predictors: Sequence[str],
     progress: Callable[[str], None] = lambda text: None,
 ) -> Report:
     """The same of rows that were read already."""
@@ -135,7 +127,7 @@ def _scored(group: Group, chosen: Predictor, name: str) -> Iterator[Score]:
         return
     overhead_us, floor_us = label_overhead(group)
     scored = ~is_calibration(group)
-    measured = np.maximum(group.latency_us - overhead_us, _LEAST_LABEL_US)
+    measured = np.maximum(group.latency_us - overhead_us, LEAST_LABEL_US)
     kept = group.chosen(scored)
     yield from scores_of(
         kept,
@@ -150,8 +142,8 @@ def _scored(group: Group, chosen: Predictor, name: str) -> Iterator[Score]:
 #: Labels from this many times the shortest on are of their kernel.
 ABOVE_FLOOR = 2.0
 
-#: What is left of a label at least, once the overhead is off.
-_LEAST_LABEL_US = 0.1
+#: What is left of a label at least, once the host's share is off.
+LEAST_LABEL_US = 0.1
 
 
 def is_calibration(group: Group) -> Bools:
@@ -196,8 +188,7 @@ def _intercept(times: Floats, labels: Floats, floor: float) -> float:
         slope = float(np.median((labels - overhead) / times))
         return float(np.abs(np.log((overhead + slope * times) / labels)).mean())
 
-    low, high = 0.0, floor
-    best = 0.0
+    low, best, high = 0.0, 0.0, floor
     for _ in range(_NUM_ROUNDS):
         tried = np.linspace(low, high, _NUM_TRIED).tolist()
         best = min(tried, key=error)

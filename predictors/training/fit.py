@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+Shapes = NDArray[np.uint64]
 
 #: Coverage that the intervals are calibrated to.
 COVERAGE = 0.8
@@ -134,7 +135,7 @@ class Rows:
     features: Floats
     physics_us: Floats
     measured_us: Floats
-    shape: NDArray[np.uint64]
+    shape: Shapes
 
     @property
     def target(self) -> Floats:
@@ -184,26 +185,22 @@ def _preceding_us(group: Group) -> Floats:
     times = np.array(
         [sum(priced[kernel].latency_us for kernel in launch[:-1]) for launch in group.launches]
     )
-    return (
-        times
-        if group.parts_us is None
-        else np.where(np.isnan(group.parts_us), times, group.parts_us)
-    )
+    if group.parts_us is None:
+        return times
+    return np.where(np.isnan(group.parts_us), times, group.parts_us)
 
 
 def _described(
     kernels: Sequence[Kernel], gpu: GPU, family: str, *, sustained: bool
 ) -> tuple[Floats, Floats]:
-    """Features and physical time of each kernel."""
     timings = Tiled(sustained=sustained, correction=None).timings(kernels, gpu)
     describe = FAMILIES[family].table
-    parts = [
+    features = [
         describe(kernels[start : start + _CHUNK], timings[start : start + _CHUNK], gpu)
         for start in range(0, len(kernels), _CHUNK)
     ]
-    width = len(FAMILIES[family].names)
-    features = np.concatenate(parts) if parts else np.empty((0, width))
-    return features, np.array([timing.time_us for timing in timings])
+    none = np.empty((0, len(FAMILIES[family].names)))
+    return np.concatenate([none, *features]), np.array([timing.time_us for timing in timings])
 
 
 def with_prior_constants(rows: Rows, family: str, *, without: Callable[[GPU], bool]) -> Rows:
@@ -223,7 +220,7 @@ def train(
     *,
     seed: int = 0,
     unseen: bool = False,
-    left_out: Callable[[NDArray[np.uint64]], Bools] | None = None,
+    left_out: Callable[[Shapes], Bools] | None = None,
     progress: Callable[[float], None] = lambda share: None,
 ) -> Network:
     """A network on those rows, without the held-out shapes; its intervals are not calibrated yet.
@@ -269,15 +266,15 @@ def _recipe_of(family: str, *, unseen: bool) -> Recipe:
 
 
 def _training_rows(
-    rows: Sequence[Rows], family: str, left_out: Callable[[NDArray[np.uint64]], Bools]
+    rows: Sequence[Rows], family: str, left_out: Callable[[Shapes], Bools]
 ) -> tuple[Floats, Floats, Floats]:
     """Features, target and weight of each row whose shape is not held out: a group counts by the
     square root of its rows, and the mean weight is 1."""
     kept = [~left_out(part.shape) for part in rows]
+    if not any(mask.any() for mask in kept):
+        raise DataError(f"There are no rows to train {family} on.")
     features = np.concatenate([part.features[mask] for part, mask in zip(rows, kept, strict=True)])
     target = np.concatenate([part.target[mask] for part, mask in zip(rows, kept, strict=True)])
-    if not len(target):
-        raise DataError(f"There are no rows to train {family} on.")
     weight = np.concatenate(
         [np.full(int(mask.sum()), 1.0 / np.sqrt(max(1, mask.sum()))) for mask in kept]
     )
@@ -348,11 +345,14 @@ def _output(layers: Layers, values: torch.Tensor, bound: float) -> torch.Tensor:
 # -- intervals ---------------------------------------------------------------------------------
 
 
-def _spreads(network: Network, rows: Sequence[Rows], masks: Sequence[Bools]) -> Floats:
-    """Half widths that hold `COVERAGE` of those rows, by size class; each group counts alike, but
-    for those of few rows."""
+def _spreads(
+    network: Network, rows: Sequence[Rows], *, of: Callable[[Shapes], Bools] = is_held_out
+) -> Floats:
+    """Half widths that hold `COVERAGE` of the rows of those shapes, by size class; each group
+    counts alike, but for those of few rows."""
     errors, classes, weights = [], [], []
-    for part, mask in zip(rows, masks, strict=True):
+    for part in rows:
+        mask = of(part.shape)
         if not mask.any():
             continue
         predicted = part.physics_us[mask] * exp_of(network.run(part.features[mask]))
@@ -386,27 +386,19 @@ def _quantile(values: Floats, weights: Floats) -> float:
 
 def calibrated(network: Network, rows: Sequence[Rows]) -> Network:
     """The network of known GPUs with their intervals, from the held-out shapes of each."""
-    known = np.stack([_spreads_on(network, rows, name) for name in network.gpus])
-    return replace(network, spreads=known)
+    own = ([part for part in rows if part.group.gpu.name == name] for name in network.gpus)
+    return replace(network, spreads=np.stack([_spreads(network, parts) for parts in own]))
 
 
 def _calibrated_on(network: Network, predicted: Sequence[Rows]) -> Network:
     """The same from rows that networks without their shapes have predicted."""
-    neutral = _neutral(network)
-    known = []
-    for name in network.gpus:
-        own = [part for part in predicted if part.group.gpu.name == name]
-        masks = [np.ones(len(part.target), dtype=np.bool_) for part in own]
-        known.append(_spreads(neutral, own, masks))
+    own = ([part for part in predicted if part.group.gpu.name == name] for name in network.gpus)
+    known = [_spreads(_neutral(network), parts, of=_every_of) for parts in own]
     return replace(network, spreads=np.stack(known))
 
 
 def _cross_validated(
-    rows: Sequence[Rows],
-    family: str,
-    *,
-    seed: int,
-    progress: Callable[[float], None],
+    rows: Sequence[Rows], family: str, *, seed: int, progress: Callable[[float], None]
 ) -> list[Rows]:
     """The rows with, as their physics, what a network says that saw none of their shape."""
     num_folds = RECIPES[family].num_folds
@@ -437,7 +429,7 @@ def networks_of_folds(
         )
 
 
-def folds_of(shape: NDArray[np.uint64], num_folds: int) -> NDArray[np.int64]:
+def folds_of(shape: Shapes, num_folds: int) -> NDArray[np.int64]:
     """Which fold each shape is in, the same on every GPU and machine."""
     within = np.zeros(len(shape), dtype=np.int64)
     for fold in range(1, num_folds):
@@ -519,14 +511,21 @@ def _splits_of(rows: Sequence[Rows]) -> list[tuple[bool, Callable[[GPU], bool]]]
         for name, gpu in sorted(known.items())
         if architectures.count(architecture_of(gpu)) > 1
     ]
-    if len(set(architectures)) > 1:
-        splits += [(False, _is_of(architecture)) for architecture in sorted(set(architectures))]
+    every = sorted(set(architectures))
+    if len(every) > 1:
+        splits += [(False, _is_of(architecture)) for architecture in every]
     return splits
 
 
-def _widths(
-    pairs: Sequence[tuple[Network, Rows, Rows]],
-) -> tuple[Floats, Floats] | None:
+def _named(name: str) -> Callable[[GPU], bool]:
+    return lambda item: item.name == name
+
+
+def _is_of(architecture: str) -> Callable[[GPU], bool]:
+    return lambda item: architecture_of(item) == architecture
+
+
+def _widths(pairs: Sequence[tuple[Network, Rows, Rows]]) -> tuple[Floats, Floats] | None:
     """Half widths with own constants and with prior ones, None where nothing was left out."""
     if not pairs:
         return None
@@ -535,25 +534,10 @@ def _widths(
     return own, prior
 
 
-def _named(name: str) -> Callable[[GPU], bool]:
-    return lambda item: item.name == name
-
-
-def _spreads_on(network: Network, rows: Sequence[Rows], name: str) -> Floats:
-    """The half widths on a GPU of the training, from its held-out shapes."""
-    own = [part for part in rows if part.group.gpu.name == name]
-    return _spreads(network, own, [is_held_out(part.shape) for part in own])
-
-
 def _within(
     progress: Callable[[float], None], start: float, share: float
 ) -> Callable[[float], None]:
-    """Reports a part's progress as that of the whole."""
     return lambda done: progress(start + share * done)
-
-
-def _is_of(architecture: str) -> Callable[[GPU], bool]:
-    return lambda item: architecture_of(item) == architecture
 
 
 def _sample(rows: Rows) -> Rows:
@@ -575,13 +559,10 @@ def _spreads_of_pairs(pairs: Sequence[tuple[Network, Rows]]) -> Floats:
         replace(part, physics_us=part.physics_us * exp_of(network.run(part.features)))
         for network, part in pairs
     ]
-    neutral = _neutral(pairs[0][0])
-    masks = [np.ones(len(part.target), dtype=np.bool_) for part in corrected]
-    return _spreads(neutral, corrected, masks)
+    return _spreads(_neutral(pairs[0][0]), corrected, of=_every_of)
 
 
 def _neutral(network: Network) -> Network:
-    """A network of the same features that corrects nothing."""
     width = len(network.features)
     return replace(network, layers=((np.zeros((1, width)), np.zeros(1)),))
 
@@ -595,15 +576,13 @@ def fit_folders(
     *,
     date: str = "",
     seed: int = 0,
-    families: Sequence[str] | None = None,
     show_progress: bool = True,
 ) -> dict[str, Network]:
     """Fits every family whose tables the folders have, and writes its weights to `out`.
 
     `date` goes into the provenance; the same data, seed and versions give the same bytes.
     """
-    chosen = list(families or RECIPES)
-    wanted = sorted({name for family in chosen for name in RECIPES[family].tables})
+    wanted = sorted({name for recipe in RECIPES.values() for name in recipe.tables})
     present = {
         folder: [name for name in wanted if any(Path(folder).glob(f"{name}.*"))]
         for folder in folders
@@ -619,8 +598,8 @@ def fit_folders(
         for group in read_dataset(folder, tables=names).groups
     ]
     networks: dict[str, Network] = {}
-    for family in chosen:
-        tables = RECIPES[family].tables
+    for family, recipe in RECIPES.items():
+        tables = recipe.tables
         rows = collect(groups, family) if every.issuperset(tables) else []
         if not rows:
             continue
@@ -669,7 +648,7 @@ def _networks_of(
     return made
 
 
-def _every_of(shape: NDArray[np.uint64]) -> Bools:
+def _every_of(shape: Shapes) -> Bools:
     return np.ones(len(shape), dtype=np.bool_)
 
 
@@ -677,7 +656,7 @@ def _scores(
     network: Network,
     rows: Sequence[Rows],
     *,
-    of: Callable[[NDArray[np.uint64]], Bools] = is_held_out,
+    of: Callable[[Shapes], Bools] = is_held_out,
 ) -> dict[str, float]:
     """Mean absolute error of held-out shapes by GPU and dtype, a share."""
     scores = {}
@@ -735,11 +714,3 @@ class _Bar:
                 file=sys.stderr,
                 flush=True,
             )
-
-
-def summary(networks: dict[str, Network]) -> list[dict[str, Any]]:
-    """What was fitted, a row a family."""
-    return [
-        {"family": family, "gpus": list(network.gpus), **network.provenance}
-        for family, network in networks.items()
-    ]

@@ -102,10 +102,7 @@ def _number(probe: str) -> int:
     """A number for the sizes of each probe, the same on every machine, whatever its dtype, layout
     and pass: what is held out has sizes that no other row has."""
     op, *arguments = probe.partition(" part=")[0].split()
-    sizes = [part for part in arguments if _is_size(*part.partition("=")[::2])]
+    pairs = ((part, *part.partition("=")[::2]) for part in arguments)
+    sizes = [part for part, name, value in pairs if value.isdigit() and name != "benchmark"]
     text = " ".join([op, *sizes])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
-
-
-def _is_size(name: str, value: str) -> bool:
-    return value.isdigit() and name != "benchmark"

@@ -32,14 +32,12 @@ class NearRow:
     distance: float
 
 
-def nearest_rows(
-    kernel: Kernel, gpu: GPU, groups: Sequence[Group], *, count: int = 3
-) -> list[NearRow]:
-    """The rows of those groups that are nearest, at most `count`, each shape once."""
+def nearest_rows(kernel: Kernel, gpu: GPU, groups: Sequence[Group]) -> list[NearRow]:
+    """The three rows of those groups that are nearest, each shape once."""
     found: dict[Kernel, NearRow] = {}
     for row in _rows_of(kernel, gpu, groups):
         found.setdefault(row.kernel, row)
-    return sorted(found.values(), key=lambda row: row.distance)[:count]
+    return sorted(found.values(), key=lambda row: row.distance)[:3]
 
 
 def _rows_of(kernel: Kernel, gpu: GPU, groups: Sequence[Group]) -> Iterator[NearRow]:
@@ -65,13 +63,10 @@ def _distance(one: Kernel, other: Kernel) -> float:
         abs(math.log2(max(1, a) / max(1, b))) for a, b in zip(sizes, other_sizes, strict=True)
     )
     apart += _OTHER_DTYPE * (one.dtype != other.dtype or one.compute != other.compute)
-    return apart + _OTHER_LAYOUT * (one.layout != other.layout) + _name_apart(one, other)
-
-
-def _name_apart(one: Kernel, other: Kernel) -> float:
-    """The name that distinguishes kernels that move rows."""
+    apart += _OTHER_LAYOUT * (one.layout != other.layout)
     has_own_size = isinstance(one.size, (GemmSize, ConvolutionSize, AttentionSize))
-    return 0.0 if has_own_size or one.name == other.name else _OTHER_NAME
+    # The name distinguishes kernels that move rows.
+    return apart + _OTHER_NAME * (one.name != other.name and not has_own_size)
 
 
 def _parts(kernel: Kernel) -> tuple[tuple[object, ...], tuple[int, ...]]:

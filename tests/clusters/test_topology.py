@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,7 @@ def test_every_topology_names_where_its_figures_come_from() -> None:
         ((SWITCH, SWITCH), "than those below"),
         ((Level("switch", 450.0), NETWORK), "than those below"),
         ((Level("network", 50.0),), "nics_per_node"),
+        ((SWITCH, replace(NETWORK, ranks=64), Level("switch", 450.0)), "outside a network"),
     ],
 )
 def test_levels_that_do_not_fit_are_refused(levels: tuple[Level, ...], reported: str) -> None:
@@ -71,6 +73,7 @@ def test_levels_that_do_not_fit_are_refused(levels: tuple[Level, ...], reported:
         ({"levels": [{"kind": "switch", "gbps": 1, "speed": 2}]}, "no such field"),
         ({"levels": [{"kind": "network", "gbps": 1}]}, "nics_per_node"),
         ({"gpus_per_node": 0}, "a GPU in each node"),
+        ({"gpus_per_node": 10**12}, "gpus_per_node' is .* at most"),
         ({"gpus_per_node": 2.5}, "whole number"),
         ({"speed": 1}, "no such field"),
         ({"measured": [{"op": "x", "ranks": 2, "nodes": 3, "points": [[1, 1.0]]}]}, "ranks"),

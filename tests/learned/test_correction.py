@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,13 @@ from hypothesis import strategies as st
 
 from neusight.predictors import Kernel, KernelClass, Tiled, find_gpu, gpus, predict
 from neusight.predictors.errors import WeightsError
-from neusight.predictors.kernel import RECURRENT, TENSOR_SCALED, ConvolutionSize, Variant
+from neusight.predictors.kernel import (
+    RECURRENT,
+    TENSOR_SCALED,
+    ConvolutionSize,
+    RowsSize,
+    Variant,
+)
 from neusight.predictors.learned.correction import (
     FAMILIES,
     UNSEEN,
@@ -25,6 +32,7 @@ from neusight.predictors.learned.correction import (
     architecture_of,
     family_of,
     knowledge_of,
+    network_text,
     shipped,
 )
 from neusight.predictors.learned.features import BLOCK_SCALED
@@ -34,6 +42,7 @@ from neusight.predictors.physics.physical_time import PhysicalTime
 from neusight.predictors.physics.roofline import flop_roofline_us
 from places import ROOT
 
+GROUPS = ConvolutionSize(8, 64, 64, 64, (28, 28), (28, 28), (3, 3), (1, 1), "forward")
 WEIGHTS = ROOT / "predictors" / "weights"
 
 
@@ -257,12 +266,46 @@ def test_without_a_correction_the_physics_is_left_alone() -> None:
     assert not plain.in_range
 
 
-def test_other_vendors_and_other_classes_have_no_family() -> None:
-    kernel = Kernel.gemm(64, 64, 64)
+def quantised(rows: int) -> Kernel:
+    return replace(
+        Kernel.elementwise("quant_fp8_static", 64, dtype="bfloat16"), size=RowsSize(rows, 64)
+    )
 
-    assert family_of(kernel, find_gpu("MI210")) is None
-    assert family_of(Kernel.elementwise("add", 100, dtype="bfloat16"), find_gpu("H100")) is None
-    assert family_of(Kernel.gemm(0, 64, 64), find_gpu("H100")) is None
+
+@pytest.mark.parametrize(
+    ("kernel", "gpu", "family"),
+    [
+        (Kernel.gemm(64, 64, 64), "MI210", None),
+        (Kernel.elementwise("add", 100, dtype="bfloat16"), "H100", None),
+        (Kernel.gemm(0, 64, 64), "H100", None),
+        (quantised(1), "H100", "quantisation"),
+        (quantised(0), "H100", None),
+        (quantised(1), "MI210", None),
+    ],
+)
+def test_families_are_of_what_was_measured(kernel: Kernel, gpu: str, family: str | None) -> None:
+    assert family_of(kernel, find_gpu(gpu)) == family
+
+
+@pytest.mark.parametrize(
+    ("kernel", "gpu", "text"),
+    [
+        (
+            Kernel.gemm(64, 64, 64),
+            "H100",
+            "the network gemm_16bit was fitted to .* of this GPU among others",
+        ),
+        (Kernel.gemm(64, 64, 64), "L4", "of other GPUs than this one, .*% off in the median group"),
+        (
+            Kernel.convolution(GROUPS, dtype="bfloat16"),
+            "H100",
+            "convolution_groups .* rows of this GPU, ",
+        ),
+        (Kernel.gemm(64, 64, 64), "MI210", "^$"),
+    ],
+)
+def test_a_network_says_what_it_was_fitted_to(kernel: Kernel, gpu: str, text: str) -> None:
+    assert re.search(text, network_text(kernel, find_gpu(gpu)))
 
 
 def test_shipped_weights_are_small_complete_and_say_where_they_come_from() -> None:

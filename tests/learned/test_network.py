@@ -103,6 +103,9 @@ def test_figures_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
         "layers": replace(SMALL_NETWORK, layers=((np.ones((1, 2)), np.ones(1)),)),
         "intervals": replace(SMALL_NETWORK, spreads=np.zeros((1, 4))),
         "rows": replace(SMALL_NETWORK, spreads=np.ones((2, 4))),
+        "outputs": replace(SMALL_NETWORK, layers=((np.ones((2, 3)), np.ones(2)),)),
+        "many layers": replace(SMALL_NETWORK, layers=SMALL_NETWORK.layers * 9),
+        "bound": replace(SMALL_NETWORK, bound=101.0),
     }
     for name, network in wrong.items():
         save_network(network, tmp_path / f"{name}.npz")
@@ -110,20 +113,30 @@ def test_figures_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
             load_network(tmp_path / f"{name}.npz")
 
 
-def test_another_schema_version_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("meta", "reported"),
+    [('{"schema_version": 99}', "schema version 99"), ("[]", "no neusight weights")],
+)
+def test_another_schema_version_or_document_is_named(
+    meta: str, reported: str, tmp_path: Path
+) -> None:
     save_network(SMALL_NETWORK, tmp_path / "old.npz")
-    with zipfile.ZipFile(tmp_path / "old.npz") as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    meta = np.array('{"schema_version": 99}')
-    with zipfile.ZipFile(tmp_path / "new.npz", "w") as archive:
-        for name, content in members.items():
-            if name != "meta.npy":
-                archive.writestr(name, content)
-        with archive.open("meta.npy", "w") as member:
-            np.lib.format.write_array(member, meta)
+    with np.load(tmp_path / "old.npz") as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    np.savez(tmp_path / "new.npz", allow_pickle=False, **arrays | {"meta": np.array(meta)})
 
-    with pytest.raises(WeightsError, match="schema version 99"):
+    with pytest.raises(WeightsError, match=reported):
         load_network(tmp_path / "new.npz")
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_an_array_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    save_network(SMALL_NETWORK, tmp_path / "w.npz")
+    with zipfile.ZipFile(tmp_path / "w.npz", "a") as archive:
+        archive.writestr("low.npy", archive.read("low.npy"))
+
+    with pytest.raises(WeightsError, match="an array is there twice"):
+        load_network(tmp_path / "w.npz")
 
 
 PRICES = """

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neusight.predictors import GPU, Estimate, Kernel, find_gpu
-from neusight.predictors.errors import CalibrationError
+from neusight.predictors import GPU, ConvolutionSize, Estimate, Kernel, KernelClass, find_gpu
+from neusight.predictors.errors import CalibrationError, UnsupportedKernelError
 from neusight.predictors.measuring.calibration import (
     Calibrated,
     Calibration,
@@ -336,12 +337,58 @@ def test_the_table_states_constants_corrections_and_hosts() -> None:
     assert "plain: op 3.0 µs" in text and "profiled: not measured" in text
 
 
-def test_variants_distinguish_directions_and_phases() -> None:
-    attention = Kernel.attention(1, 8, 8, 1, 512, 64, causal=False, dtype="bfloat16")
+def attention(seq: int, *, backward: bool = False) -> Kernel:
+    return Kernel.attention(
+        1, 8, 8, seq, 512, 64, causal=False, dtype="bfloat16", backward=backward
+    )
 
-    assert variant_of(attention) == "decode"
-    assert variant_of(RELU) == "relu"
-    assert variant_of(GEMM) == "nt"
+
+IMAGE = ConvolutionSize(8, 64, 64, 1, (28, 28), (28, 28), (3, 3), (1, 1), "weight_gradient")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "variant"),
+    [
+        (attention(1), "decode"),
+        (attention(64), "forward"),
+        (attention(1, backward=True), "backward"),
+        (Kernel.convolution(IMAGE, dtype="float32"), "weight_gradient"),
+        (RELU, "relu"),
+        (GEMM, "nt"),
+    ],
+)
+def test_variants_distinguish_directions_and_phases(kernel: Kernel, variant: str) -> None:
+    assert variant_of(kernel) == variant
+
+
+@dataclass
+class Refusing:
+    """A predictor without products."""
+
+    name: str = "refusing"
+
+    def predict(self, kernels: Sequence[Kernel], gpu: GPU) -> list[Estimate]:
+        if kernels[0].kernel_class is KernelClass.GEMM:
+            raise UnsupportedKernelError("no products")
+        return find_predictor("roofline").predict(kernels, gpu)
+
+
+def test_what_a_predictor_cannot_price_is_part_of_its_behaviour() -> None:
+    target = find_gpu("H100")
+
+    found = behaviour_of(Refusing(), target)
+
+    assert found == behaviour_of(Refusing("another"), target)
+    assert found != behaviour_of(find_predictor("roofline"), target)
+
+
+@pytest.mark.parametrize(
+    ("num_samples", "reason"), [(1, "one problem proves nothing"), (2, "it would not help")]
+)
+def test_the_table_says_why_a_row_has_no_factor(num_samples: int, reason: str) -> None:
+    row = replace(GEMMS, num_samples=num_samples, is_applied=False)
+
+    assert calibration(row).table().splitlines()[-3].endswith(f"no factor: {reason}")
 
 
 def test_what_streams_reach_goes_with_the_bandwidth() -> None:

@@ -76,11 +76,11 @@ def test_every_other_size_left_out_judges_a_curve() -> None:
     true = DGX.with_network(Level("network", 25.0, nics_per_node=8, share=0.3))
     curve = times_on(true, "send_recv", 2, 2, [4**at for at in range(6, 14)])
 
-    error = held_out_error(DGX, GPU, curve)
+    error = held_out_error(curve)
 
     assert error is not None
     assert error < 0.01
-    assert held_out_error(DGX, GPU, replace(curve, points=curve.points[:2])) is None
+    assert held_out_error(replace(curve, points=curve.points[:2])) is None
 
 
 def test_two_runs_of_one_group_are_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 from dataclasses import replace
@@ -21,6 +22,7 @@ from neusight.predictors.measuring.folder import (
     compact,
     read_measured,
     read_workload,
+    sample_to_json,
     table_of,
     write_environment,
     write_gpus,
@@ -42,6 +44,14 @@ SAMPLES = (
     replace(GEMM, l2="cold", kernel_us=6.0),
     replace(GEMM, clock_regime="sustained", clock_mhz=1410.0, power_w=650.5),
     Sample("conv", "conv 3x3", (CONVOLUTION,), 30.0, None),
+    Sample("all_reduce", "all_reduce gpus=8", (Kernel.collective("all_reduce", 64, 8),), 9.0, None),
+    Sample(
+        "sdpa",
+        "sdpa decode",
+        (Kernel.attention(2, 8, 2, 1, 128, 64, causal=False, dtype="float16"),),
+        12.0,
+        15.0,
+    ),
     Sample(
         "sdpa",
         "sdpa causal",
@@ -80,6 +90,15 @@ WORKLOAD = Workload(
 )
 
 
+#: A sample of which nothing was measured.
+TIMELESS = (
+    json.dumps(
+        {**sample_to_json(GEMM), "probe": "add", "kernel_us": None, "event_us": None}
+    ).encode()
+    + b"\n"
+)
+
+
 def a_folder(path: Path, samples: tuple[Sample, ...] = SAMPLES) -> Path:
     write_environment(path, ENVIRONMENT)
     for sample in samples:
@@ -105,22 +124,60 @@ def test_what_is_written_is_read_back_from_the_journal_and_from_the_tables(tmp_p
 
 
 def test_the_class_of_its_kernel_says_which_table_a_sample_goes_to() -> None:
-    assert [table_of(sample) for sample in SAMPLES[-4:]] == [
+    assert [table_of(sample) for sample in SAMPLES[2:]] == [
         "gemm",
         "convolution",
+        "collectives",
+        "attention",
         "attention",
         "memory_bound",
     ]
 
 
-def test_a_table_has_the_columns_that_people_know(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("table", "columns", "first"),
+    [
+        ("gemm", "batch,m,n,k,layout,out_dtype", "linear,bf16,1,64,128,256,nn,bfloat16"),
+        (
+            "convolution",
+            "batch,in_channels,out_channels,groups,input,output,kernel,stride,direction,"
+            "memory_format",
+            "conv,tf32,2,3,8,1,32 32,16 16,3 3,2 2,data_gradient,channels_last",
+        ),
+        (
+            "attention",
+            "batch,heads,kv_heads,seq_q,seq_kv,head_dim,head_dim_v,causal,backward,phase,window",
+            "sdpa,fp16,2,8,2,128,128,64,64,True,True,prefill_causal,0",
+        ),
+        ("collectives", "message_bytes,num_gpus,num_nodes", "all_reduce,bf16,64,8,1"),
+        (
+            "memory_bound",
+            "rows,width,bytes_moved,kernel_class,layout",
+            '"gelu, comma",bf16,1,1000,4000,elementwise,contiguous',
+        ),
+    ],
+)
+def test_a_table_has_the_columns_that_people_know(
+    table: str, columns: str, first: str, tmp_path: Path
+) -> None:
     compact(a_folder(tmp_path))
 
-    header, *rows = gzip.decompress((tmp_path / "gemm.csv.gz").read_bytes()).decode().splitlines()
+    header, *rows = (
+        gzip.decompress((tmp_path / f"{table}.csv.gz").read_bytes()).decode().splitlines()
+    )
 
-    assert header.startswith("gpu,op,dtype,batch,m,n,k,layout,out_dtype,kernel_us,event_us,")
-    assert len(rows) == 3
-    assert rows[0].startswith("NVIDIA H100 80GB HBM3,linear,bf16,1,64,128,256,nn,bfloat16,")
+    assert header.startswith(f"gpu,op,dtype,{columns},kernel_us,event_us,")
+    assert len(rows) == sum(table_of(sample) == table for sample in SAMPLES)
+    assert rows[0].startswith(f"NVIDIA H100 80GB HBM3,{first},")
+
+
+def test_an_attention_of_one_query_is_of_decoding(tmp_path: Path) -> None:
+    compact(a_folder(tmp_path))
+
+    with gzip.open(tmp_path / "attention.csv.gz", "rt", encoding="utf-8") as text:
+        phases = [row["phase"] for row in csv.DictReader(text)]
+
+    assert phases == ["prefill_causal", "decode"]
 
 
 def test_tables_are_equal_byte_for_byte_in_whatever_order_samples_came(tmp_path: Path) -> None:
@@ -184,6 +241,9 @@ def test_constants_workloads_and_the_gpu_are_read_back(tmp_path: Path) -> None:
         ("gemm.csv.gz", b"no gzip", "gemm.csv.gz cannot be read"),
         ("gemm.csv.gz", gzip.compress(b"gpu,kernels\nx,y\n", mtime=0), "a row that cannot be read"),
         ("journal.jsonl", b'{"op": "x"}\n', "'kernels' is missing; it must be a list"),
+        ("journal.jsonl", b"[1]\n", r"a sample that cannot be read: \[1\]"),
+        ("journal.jsonl", b'{"kernels": []}\n', "must be a list of one kernel or more"),
+        ("journal.jsonl", TIMELESS, "the sample 'add' has no time"),
         ("workloads/x.json", b'{"schema_version": 1}', "'step_us' is missing"),
     ],
 )

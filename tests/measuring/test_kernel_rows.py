@@ -81,3 +81,23 @@ def test_foreign_traits_are_refused(traits: Any) -> None:
 
     with pytest.raises(DataError, match="are no traits of a kernel"):
         kernel_from_row([*row[:-1], traits])
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "reported"),
+    [
+        (0, "gems", "describes no kernel"),
+        (1, 7, "no name, type or layout"),
+        (3, "float7", "'float7' is unknown"),
+        (6, -1, "its work is no number"),
+        (7, float("nan"), "its work is no number"),
+        (2, [1, 2], "is no size of a kernel: it must be batch, m, n, k"),
+        (2, [1, 2, 3, -4], "k is -4"),
+        (2, [1, 2, 3, 2**49], "k is 562949953421312"),
+    ],
+)
+def test_what_is_no_kernel_is_refused(at: int, value: Any, reported: str) -> None:
+    row = row_of_kernel(Kernel.gemm(8, 8, 8))
+
+    with pytest.raises(DataError, match=reported):
+        kernel_from_row([*row[:at], value, *row[at + 1 :]])

@@ -89,6 +89,7 @@ def test_other_files_are_distinguished(tmp_path: Path) -> None:
     [
         (NEWER.partition("       65536")[0], "holds no times"),
         (NEWER.replace("sum", "none"), "does not say which collective.*all_reduce_perf.txt"),
+        (NEWER.replace("busbw", "b/s"), "does not say which collective"),
         (NEWER.replace("Rank  1", "Rank  0"), "no group.*MPI=1"),
         (NEWER.replace("#  Rank", "#  Rang"), "0 GPUs"),
         (NEWER.replace("1886 on   worker-0", "1886 on   worker-1"), "different numbers of GPUs"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 import torch
 
@@ -52,6 +54,10 @@ def test_the_sample_is_the_same_each_time_and_each_probe_is_in_it_once() -> None
 
     assert probes == sample()
     assert len(set(probes)) == len(probes) > 5000
+    # What was measured on one machine is found on another by these texts.
+    everything = [*probes, *sustained_sample(), *(probe for _, probe in quick_sample(num_gpus=2))]
+    texts = "\n".join(probe.text for probe in everything)
+    assert hashlib.sha256(texts.encode()).hexdigest()[:16] == "c6cfa726d014dc43"
     assert probes[0].text == (
         "attention dtype=bf16 backend=flash direction=forward causal=1 batch=8 heads=12"
         " kv_heads=12 seq_q=1024 seq_kv=1024 head_dim=64"
@@ -128,6 +134,40 @@ def test_every_kind_runs_and_launches_what_it_is_named_after() -> None:
             assert KernelClass.ATTENTION in classes
             assert (len(kernels) > 1) == (probe["direction"] == "backward")
             assert probe["backend"] in kernels[0].name or probe["direction"] == "backward"
+
+
+@pytest.mark.parametrize("direction", ["forward", "data", "weight"])
+@pytest.mark.parametrize(
+    ("form", "size"),
+    [
+        ("inputs=8 outputs=16 kernel=3 stride=1 groups=4", (8, 16, 4, (8, 8), (8, 8))),
+        ("inputs=8 outputs=16 kernel=2 stride=2 groups=1", (8, 16, 1, (8, 8), (4, 4))),
+        ("inputs=8 outputs=16 kernel=3 stride=1 groups=1 dilation=2", (8, 16, 1, (8, 8), (8, 8))),
+        ("inputs=8 outputs=16 kernel=3 stride=1 groups=1 dims=3", (8, 16, 1, (8,) * 3, (8,) * 3)),
+        ("inputs=8 outputs=16 kernel=5 stride=1 groups=1 dims=1", (8, 16, 1, (8,), (8,))),
+        (
+            "inputs=8 outputs=16 kernel=2 stride=2 groups=1 transposed=1",
+            (16, 8, 1, (16, 16), (8, 8)),
+        ),
+    ],
+)
+def test_convolutions_of_every_form_run(
+    form: str, size: tuple[object, ...], direction: str
+) -> None:
+    """Channels, groups, input and output of the kernel; a transposed one is a gradient's."""
+    probe = Probe.parse(
+        f"convolution dtype=fp32 direction={direction} memory_format=contiguous benchmark=0"
+        f" batch=2 {form} image=8"
+    )
+
+    (kernels,) = kernels_of([probe]).values()
+
+    (found,) = (kernel.size for kernel in kernels if isinstance(kernel.size, ConvolutionSize))
+    assert (*found[1:4], found.input, found.output) == size
+    gradients = {"forward": "data_gradient", "data": "forward"}
+    plain = {"forward": "forward", "data": "data_gradient"}
+    expected = gradients if probe.get("transposed") else plain
+    assert found.direction == expected.get(direction, "weight_gradient")
 
 
 def test_torch_is_as_before_afterwards() -> None:

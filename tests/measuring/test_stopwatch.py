@@ -334,3 +334,13 @@ def test_of_a_gpu_without_a_datasheet_only_times_are_known() -> None:
     assert quick.constants["floor_us"] == 2.0
     assert quick.constants["bandwidth_utilization"] is None
     assert quick.constants["gemm_utilization"] == {}
+
+
+@pytest.mark.parametrize("name", [None, "P100"])
+def test_a_product_without_a_stated_peak_has_no_utilization(name: str | None) -> None:
+    sample = Sample("mm", "mm m=1", (Kernel.gemm(64, 64, 64, dtype="float8_e4m3fn"),), 2.0, None)
+
+    quick = quick_of({"mm m=1": "gemm"}, [sample], find_gpu(name) if name else None)
+
+    assert quick.constants["gemm_utilization"] == {}
+    assert quick.samples == (("gemm", sample),)

@@ -7,6 +7,9 @@ from dataclasses import replace
 import pytest
 
 from neusight.predictors.gpu import find_gpu, gpus
+from neusight.predictors.learned.correction import architecture_of
+from neusight.predictors.physics.attention import exponentials_per_clock
+from neusight.predictors.physics.communication.system import system_of
 from neusight.predictors.physics.power import (
     energy_j,
     filled_in,
@@ -14,6 +17,8 @@ from neusight.predictors.physics.power import (
     limited_share,
     silicon_of,
 )
+from neusight.predictors.physics.roofline import instructions_per_second
+from places import require_golden
 
 
 def fp32(name: str) -> float:
@@ -130,3 +135,28 @@ def test_a_board_draws_what_its_flops_take_beside_what_it_always_does(
     assert energy_j(flops, seconds, find_gpu(name), busy_s=busy_s) == pytest.approx(
         joules, rel=1e-5
     )
+
+
+def test_what_is_computed_of_every_gpu_is_as_the_golden_table_has_it() -> None:
+    """Shares of its peak in a burst, sustained, in FP32; joules of a second of 1e13 FLOPs, half
+    of it busy; instructions and exponentials; its family; and the system that it is taken for."""
+    lines = []
+    for name in gpus():
+        gpu = find_gpu(name)
+        filled, system = filled_in(gpu), system_of(gpu)
+        figures = (
+            filled.gemm_utilization, filled.sustained_factor, filled.fp32_gemm_utilization,
+            energy_j(1e13, 1.0, gpu, busy_s=0.5), instructions_per_second(gpu) / 1e12,
+            exponentials_per_clock(gpu),
+        )  # fmt: skip
+        levels = " ".join(
+            f"{level.kind}:{level.ranks}x{level.gbps:g}*{level.share:g}+{level.base_us:g}"
+            f"+{level.hop_us:g}/{level.nics_per_node}~{level.spread:g}"
+            for level in system.levels
+        )
+        shown = " ".join(f"{figure:9.5g}" for figure in figures)
+        lines.append(
+            f"{name:<26}{shown} {architecture_of(gpu):<14} {system.gpus_per_node} {levels}"
+        )
+
+    require_golden("gpu_figures.txt", lines)

@@ -88,6 +88,7 @@ def test_unknown_name_gets_a_near_miss() -> None:
 
 def test_a_gpu_is_given_back_as_it_is() -> None:
     assert find_gpu(find_gpu("T4")) is find_gpu("T4")
+    assert find_gpu("T4@70W") is find_gpu("T4")  # its own limit
 
 
 def test_names_are_sorted_and_unique() -> None:
@@ -362,9 +363,13 @@ def test_half_rate_cards_reach_most_of_their_tensor_peak(name: str) -> None:
     assert product.flops / estimate.latency_us * 1e6 > 0.8 * find_gpu(name).peak_flops("bf16")
 
 
-def test_fp8_on_a100_names_gpus_that_have_it() -> None:
-    with pytest.raises(UnsupportedKernelError, match=r"A100-SXM4-80GB has no fp8 unit.*H100"):
-        find_gpu("A100").peak_flops("fp8")
+@pytest.mark.parametrize(
+    ("unit", "reported"),
+    [("fp8", r"A100-SXM4-80GB has no fp8 unit.*H100"), ("fp2", "No known GPU has it")],
+)
+def test_a_unit_that_is_not_there_names_gpus_that_have_it(unit: str, reported: str) -> None:
+    with pytest.raises(UnsupportedKernelError, match=reported):
+        find_gpu("A100").peak_flops(unit)
 
 
 def test_register_adds_a_gpu_and_rejects_another_of_its_name(clean_registry: None) -> None:
@@ -388,6 +393,17 @@ def test_register_reads_a_file(tmp_path: Path, clean_registry: None) -> None:
     assert find_gpu("l5").num_sms == 58
 
 
+def test_a_name_of_two_packaged_files_is_reported(
+    monkeypatch: pytest.MonkeyPatch, clean_registry: None
+) -> None:
+    packaged = find_gpu("T4"), replace(find_gpu("L4"), name="Mine", aliases=("t4",))
+    monkeypatch.setattr("neusight.predictors.gpu._packaged", lambda: packaged)
+    _index.cache_clear()
+
+    with pytest.raises(RegistrationError, match="'t4' names both T4 and Mine"):
+        gpus()
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -402,6 +418,7 @@ def test_register_reads_a_file(tmp_path: Path, clean_registry: None) -> None:
         ("matrix_units", ["bf17"]),
         ("matrix_units", ["fp4"]),
         ("matrix_units", "bf16"),
+        ("matrix_units", 16),
         ("name", ""),
         ("peak_tflops", {"fp32": 1.0}),
         ("peak_tflops", {"fp32": math.nan, "fp64": 1.0}),

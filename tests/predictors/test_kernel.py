@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from neusight.predictors.kernel import ConvolutionSize, Kernel, KernelClass
@@ -41,11 +43,17 @@ def test_convolution_gradients_have_the_flops_of_the_forward() -> None:
     assert flops == {2 * 2 * 16 * 8 * 100 * 9}
 
 
-def test_negative_sizes_and_unknown_dtypes_are_refused() -> None:
-    with pytest.raises(ValueError, match="gemm: m is -1"):
-        Kernel.gemm(-1, 1, 1)
-    with pytest.raises(ValueError, match="Unknown dtype 'float15'"):
-        Kernel.gemm(1, 1, 1, dtype="float15")
+@pytest.mark.parametrize(
+    ("m", "dtype", "reported"),
+    [
+        (-1, "bfloat16", "gemm: m is -1; a size cannot be negative"),
+        (1.5, "bfloat16", "gemm: m is 1.5; a size is a whole number"),
+        (1, "float15", "Unknown dtype 'float15'"),
+    ],
+)
+def test_sizes_and_dtypes_that_cannot_be_are_refused(m: Any, dtype: str, reported: str) -> None:
+    with pytest.raises(ValueError, match=reported):
+        Kernel.gemm(m, 1, 1, dtype=dtype)
 
 
 def test_equal_kernels_are_equal_and_hash_alike() -> None:

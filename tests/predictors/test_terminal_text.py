@@ -174,6 +174,26 @@ def test_a_table_loses_its_blanks_first_and_then_goes_on_below(
     assert lines == ["word word  123456789  123456789", "    123456789  123456789"] * 2
 
 
+def test_a_terminal_of_a_few_columns_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "39")
+
+    assert fitted("a word and more " * 9, Wide()) == "a word and more " * 9
+
+
+def test_what_stands_below_a_row_loses_its_blanks_where_it_is_too_wide(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    figures = (("1" * 20, "2" * 16, "3" * 7), ("1", "2", "3"))
+    rows = [f"{name:<22}{one:>24}{two:>20}{three:>30}" for name, (one, two, three) in
+            zip(("a name", "another name"), figures, strict=True)]  # fmt: skip
+
+    assert fitted("\n".join(rows), Wide()).split("\n") == [
+        f"a name        {'1' * 20}", f"    {'2' * 16}  {'3' * 7}",
+        "another name                     1", "                   2        3",
+    ]  # fmt: skip
+
+
 def test_a_word_that_is_too_long_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     path = "/a" * 40

@@ -128,7 +128,7 @@ def test_another_seed_gives_other_weights_and_the_same_one_the_same() -> None:
 
 
 def test_no_rows_are_refused() -> None:
-    with pytest.raises((DataError, ValueError)):
+    with pytest.raises(DataError, match="There are no rows to train collective on"):
         train([], FAMILY)
 
 
@@ -171,3 +171,29 @@ def test_prior_constants_change_the_physics_and_keep_the_measurements() -> None:
     assert (blind.measured_us == rows.measured_us).all()
     assert blind.physics_us[0] < 0.3 * rows.physics_us[0]
     assert (blind.physics_us < rows.physics_us).all()
+
+
+def test_progress_is_a_bar_on_a_terminal_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = iter(range(0, 100, 10))
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    for is_terminal in (True, False):
+        monkeypatch.setattr("sys.stderr.isatty", lambda of=is_terminal: of)
+        bar = fit._Bar("gemm", enabled=True)
+        bar.show(0.5)
+        bar.end()
+    fit._Bar("gemm", enabled=False).end()
+
+    shown = capsys.readouterr().err
+    half = "\rgemm                 ███████████████···············  50%, 10 s left "
+    done = "gemm                 ██████████████████████████████ 100%, {} s      \n"
+    assert shown == half + "\r" + done.format(20) + done.format(20)
+
+
+def test_outside_of_a_checkout_and_without_git_there_is_no_commit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", "")
+
+    assert fit.commit() == ""

@@ -104,3 +104,8 @@ def test_a_gpu_that_only_its_datasheet_knows_is_taken_from_there(tmp_path: Path)
     write_gpus(folder, find_gpu("H100"), label="another")
     with pytest.raises(DataError, match=r"gpus\.csv does not describe NVIDIA Z9"):
         read_dataset(folder)
+    write_gpus(folder, replace(find_gpu("H100"), name="Z9", num_sms=0), label="NVIDIA Z9")
+    with pytest.raises(
+        DataError, match=r"gpus\.csv: the row of NVIDIA Z9 cannot be used: .*num_sms"
+    ):
+        read_dataset(folder)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import pytest
 
 from neusight.predictors.gpu import find_gpu
-from neusight.predictors.kernel import Kernel
+from neusight.predictors.kernel import ConvolutionSize, Kernel, KernelClass
 from neusight.predictors.training.dataset import Group
 from neusight.predictors.training.nearest import nearest_rows
 
@@ -21,6 +24,53 @@ def group(*kernels: Kernel, gpu: str = "T4", has_overhead: bool = False) -> Grou
         shape=np.arange(len(kernels), dtype=np.uint64),
         has_overhead=has_overhead,
     )  # fmt: skip
+
+
+def rows(name: str, width: int, **traits: Any) -> Kernel:
+    return Kernel.rows(
+        KernelClass.REDUCTION, name, 64, width, dtype="float32", bytes_read=1, bytes_written=1,
+        **traits,
+    )  # fmt: skip
+
+
+IMAGE = ConvolutionSize(8, 64, 64, 1, (56, 56), (56, 56), (3, 3), (1, 1), "forward")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "other", "distance"),
+    [
+        (rows("sum", 512), rows("sum", 2048), 2.0),
+        (rows("sum", 512), rows("mean", 512), 4.0),
+        (rows("sum", 512), rows("sum", 512, along_columns=True), None),
+        (
+            Kernel.convolution(IMAGE, dtype="float32"),
+            Kernel.convolution(IMAGE._replace(batch=2, in_channels=128), dtype="float32"),
+            3.0,
+        ),
+        (
+            Kernel.convolution(IMAGE, dtype="float32"),
+            Kernel.convolution(IMAGE._replace(direction="data_gradient"), dtype="float32"),
+            None,
+        ),
+        (
+            Kernel.collective("all_reduce", 2**20, 8),
+            Kernel.collective("all_reduce", 2**22, 4, num_nodes=2),
+            4.0,
+        ),
+        (
+            Kernel.collective("all_reduce", 2**20, 8),
+            Kernel.collective("all_gather", 2**20, 8),
+            None,
+        ),
+        (Kernel.gemm(64, 64, 64), Kernel.gemm(64, 64, 64, layout="nn", name="other"), 1.0),
+    ],
+)
+def test_kernels_of_every_class_have_a_distance(
+    kernel: Kernel, other: Kernel, distance: float | None
+) -> None:
+    found = nearest_rows(kernel, T4, [group(other)])
+
+    assert [row.distance for row in found] == ([] if distance is None else [distance])
 
 
 def product(m: int, *, dtype: str = "float32") -> Kernel:

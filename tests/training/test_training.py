@@ -15,9 +15,14 @@ from neusight.predictors import Kernel, find_gpu
 from neusight.predictors.errors import DataError
 from neusight.predictors.learned.correction import NetworkFolder, Trained
 from neusight.predictors.tiled import Tiled
-from neusight.predictors.training.dataset import is_held_out
+from neusight.predictors.training.dataset import Dataset, Group, is_held_out
 from neusight.predictors.training.datasheet import gpu_of_row, prior_constants
-from neusight.predictors.training.evaluate import score_folder
+from neusight.predictors.training.evaluate import (
+    is_calibration,
+    label_overhead,
+    score_dataset,
+    score_folder,
+)
 from neusight.predictors.training.reading import read_dataset
 from places import SHARED
 
@@ -162,6 +167,35 @@ def test_impossible_durations_name_file_column_and_rows(tmp_path: Path, value: f
         score_folder(write(tmp_path, frame))
 
 
+def test_words_in_a_column_of_sizes_are_reported(tmp_path: Path) -> None:
+    frame = gemm_table(count=20).assign(m="many")
+
+    with pytest.raises(DataError, match=r"column m holds what is no number"):
+        score_folder(write(tmp_path, frame, "gemm.csv"))
+
+
+def test_rows_that_a_gpu_cannot_run_are_reported_and_alone_refused(tmp_path: Path) -> None:
+    """A P100 has no unit for FP8."""
+    kernel = Kernel.gemm(64, 64, 64, dtype="float8_e4m3fn")
+    group = Group(
+        "P100", find_gpu("P100"), "gemm", "fp8", "gemm", [(kernel,)], np.ones(1),
+        np.zeros(1, dtype=np.uint64),
+    )  # fmt: skip
+
+    with pytest.raises(DataError, match=r"No row of .* could be scored: gemm: 1 rows: P100-"):
+        score_dataset(Dataset(tmp_path, (group,), ()), predictors=["tiled"])
+
+
+def test_a_table_without_rows_of_the_calibration_split_has_no_overhead() -> None:
+    kernel = Kernel.elementwise("relu", 2**20, dtype="float32")
+    shapes = np.arange(100, dtype=np.uint64)
+    group = Group(
+        "T4", find_gpu("T4"), "kernels", "fp32", "relu", [(kernel,)] * 100, np.ones(100), shapes
+    )
+
+    assert label_overhead(group.chosen(~is_calibration(group))) == (0.0, 0.0)
+
+
 def test_missing_columns_and_sizes_below_one_are_named(tmp_path: Path) -> None:
     lacking = gemm_table().drop(columns=["k", "dtype"])
     with pytest.raises(DataError, match="lacks the columns dtype, k"):
@@ -227,6 +261,10 @@ def test_a_datasheet_row_becomes_a_gpu_with_prior_constants() -> None:
     assert made.constants_origin.startswith("prior")
     with pytest.raises(ValueError, match="num_sms"):
         gpu_of_row({**dict(zip(header.split(","), first.split(","), strict=True)), "sms": "0"})
+    amd = gpu_of_row(
+        {**dict(zip(header.split(","), first.split(","), strict=True)), "sm_version": "gfx942"}
+    )
+    assert (amd.vendor, amd.compute_capability) == ("amd", (9, 0))
 
 
 def test_prior_constants_do_not_know_the_gpu_itself() -> None:

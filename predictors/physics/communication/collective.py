@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from neusight.predictors.clusters.placement import GroupPlacement, placement_of
+from neusight.predictors.clusters.placement import GroupPlacement
 from neusight.predictors.clusters.topology import Level
 from neusight.predictors.gpu import GPU
-from neusight.predictors.kernel import DTYPE_BYTES, CollectiveSize, Kernel, KernelClass
+from neusight.predictors.kernel import DTYPE_BYTES, CollectiveSize, Kernel, KernelClass, size_of
 from neusight.predictors.physics.communication.channels import CHANNEL_THREADS, num_channels
 from neusight.predictors.physics.communication.measured import (
     curve_of,
@@ -20,7 +20,7 @@ from neusight.predictors.physics.communication.measured import (
     measured_us,
 )
 from neusight.predictors.physics.communication.network import Crossing, network_us
-from neusight.predictors.physics.communication.system import system_of
+from neusight.predictors.physics.communication.system import place_of, system_of
 from neusight.predictors.physics.launch_geometry import geometry_of
 from neusight.predictors.physics.physical_time import PhysicalTime, smooth_maximum
 from neusight.predictors.physics.roofline import sent_bytes, switches_add_up
@@ -52,7 +52,6 @@ _PIPELINE_SHARE = 4.7
 #: link's share then.
 _DIRECT_PIPELINE_SHARE = 0.6
 _DIRECT_LINK_SHARE = 0.85
-_DIRECT = frozenset({"send_recv"})
 
 #: Switches of NVLink 4 and 5 add up (NVLS), so that a rank's buffer crosses its link once, at this
 #: share of it, from so many ranks on, by major compute capability. Of H100 and H200 the share that
@@ -97,19 +96,17 @@ def collective_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
     With one rank nothing crosses a link: the floor of a copy. TopologyError where no level of the
     GPU's topology joins the group.
     """
-    size = kernel.size
-    assert isinstance(size, CollectiveSize)
+    size = size_of(kernel, CollectiveSize)
     if size.world_size <= 1:
-        copy_us = 2.0 * size.num_bytes / (gpu.bandwidth_gbps * 1e3 * gpu.bandwidth_utilization)
+        copy_us = 2.0 * size.num_bytes / gpu.dram_bytes_per_us
         return PhysicalTime(time_us=gpu.floor_us + copy_us, bound="communication", spread=_SPREAD)
     if kernel.variant in ("one_shot", "two_shot"):
         reads_us = direct_us(size, gpu, in_two=kernel.variant == "two_shot")
         if math.isfinite(reads_us):
             return PhysicalTime(time_us=reads_us, bound="communication", spread=_DIRECT_SPREAD)
     at_most_us = math.inf
-    system = system_of(gpu)
-    place = placement_of(size, system, is_stated=gpu.topology is not None)
-    curve = curve_of(kernel.name, size, place, system)
+    place = place_of(size, gpu)
+    curve = curve_of(kernel.name, size, place, system_of(gpu))
     if curve is None:
         time_us, spread = physical_us(kernel.name, size, gpu, place), _spread_of(place)
         if _is_added_up(kernel):
@@ -158,15 +155,13 @@ def channels_of(kernel: Kernel, gpu: GPU) -> int:
     ...  for name in ("all_gather", "all_reduce")]
     [24, 16]
     """
-    size = kernel.size
-    assert isinstance(size, CollectiveSize)
-    place = placement_of(size, system_of(gpu), is_stated=gpu.topology is not None)
+    size = size_of(kernel, CollectiveSize)
+    place = place_of(size, gpu)
     in_switches = _is_added_up(kernel) and math.isfinite(_in_switches_us(size, gpu, place))
     return num_channels(kernel.name, size, gpu, place, adds_in_switches=in_switches)
 
 
 def _is_added_up(kernel: Kernel) -> bool:
-    """Whether it is a reduction that switches can do."""
     return kernel.name == "all_reduce" and DTYPE_BYTES[kernel.dtype] >= _NVLS_ITEM_BYTES
 
 
@@ -184,7 +179,6 @@ def _spread_of(place: GroupPlacement) -> float:
 
 
 def _inside_us(name: str, world_size: int, num_bytes: float, gpu: GPU, level: Level) -> float:
-    """The time of a collective inside a node, µs."""
     bandwidth = inside_gbps(gpu, level, world_size=world_size)
     wire_us = sent_bytes(name, num_bytes, world_size) / (bandwidth * 1e3)
     if level.kind == "pcie":
@@ -192,7 +186,7 @@ def _inside_us(name: str, world_size: int, num_bytes: float, gpu: GPU, level: Le
         return level.base_us + steps * level.hop_us + wire_us
     growth = _growth(world_size)
     floor_us = gpu.link_floor_us * growth * _FLOOR_SHARES.get(name, 1.0)
-    is_direct = name in _DIRECT
+    is_direct = name == "send_recv"
     if is_direct:
         wire_us *= _LINK_SHARE / _DIRECT_LINK_SHARE
     share = _DIRECT_PIPELINE_SHARE if is_direct else _PIPELINE_SHARE
@@ -216,7 +210,6 @@ def _in_switches_us(size: CollectiveSize, gpu: GPU, place: GroupPlacement) -> fl
 def _between_us(
     name: str, size: CollectiveSize, gpu: GPU, place: GroupPlacement, network: Level
 ) -> float:
-    """The time of a collective between nodes, µs."""
     reached = network.gbps * network.share / network.oversubscription
     inside = place.inside
     group = Crossing(
@@ -241,15 +234,10 @@ def _with_protocols(group: Crossing, gpu: GPU, inside: Level) -> Crossing:
     return replace(
         group,
         adds_inside=switches_add_up(gpu) and inside.kind == "switch" and group.most > 1,
-        ll_gbps=_ll_gbps(gpu, group.num_nodes),
+        ll_gbps=_LL_GBPS[gpu.compute_capability >= _HOPPER][group.num_nodes > 2],
         has_ll128=not is_pcie and gpu.compute_capability in _LL128_CAPABILITIES,
         is_pcie=is_pcie,
     )
-
-
-def _ll_gbps(gpu: GPU, num_nodes: int) -> float:
-    two, more = _LL_GBPS[gpu.compute_capability >= _HOPPER]
-    return two if num_nodes <= 2 else more
 
 
 def _growth(world_size: int) -> float:

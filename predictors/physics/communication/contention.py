@@ -20,7 +20,13 @@ import math
 from dataclasses import dataclass
 
 from neusight.predictors.gpu import GPU
-from neusight.predictors.kernel import COPY_ENGINE_KERNELS, CollectiveSize, Kernel, KernelClass
+from neusight.predictors.kernel import (
+    COPY_ENGINE_KERNELS,
+    CollectiveSize,
+    Kernel,
+    KernelClass,
+    size_of,
+)
 from neusight.predictors.physics.communication.channels import has_clusters
 from neusight.predictors.physics.communication.collective import channels_of
 from neusight.predictors.physics.gemm import CONSTANTS
@@ -60,9 +66,7 @@ def contention_of(
     >>> round(1 / contention_of(beside, 400.0, find_gpu("H100")).sms_left, 2)
     1.14
     """
-    size = collective.size
-    assert isinstance(size, CollectiveSize)
-    if size.world_size <= 1 or time_us <= 0.0:
+    if size_of(collective, CollectiveSize).world_size <= 1 or time_us <= 0.0:
         return Contention()
     bandwidth = gpu.bandwidth_gbps * gpu.bandwidth_utilization
     taken = _DRAM_PASSES * wire_bytes(collective) / (time_us * 1e3) / bandwidth
@@ -101,13 +105,10 @@ def slowdown(kernel: Kernel, bound: Bound, beside: Contention, *, num_waves: flo
         return 1.0
     is_product = kernel.kernel_class is KernelClass.GEMM
     left = beside.pairs_left if is_product else beside.sms_left
-    return _more_waves(num_waves, left) if kernel.kernel_class in _OF_TILES else 1.0 / left
-
-
-def _more_waves(num_waves: float, left: float) -> float:
+    if kernel.kernel_class not in _OF_TILES:
+        return 1.0 / left
     return _effective(num_waves / left) / _effective(num_waves)
 
 
 def _effective(num_waves: float) -> float:
-    """`effective_waves` of one kernel."""
     return max(1.0, num_waves + CONSTANTS.tail_cost * (math.ceil(num_waves) - num_waves))

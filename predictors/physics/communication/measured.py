@@ -32,14 +32,21 @@ def curve_of(
 
 
 def measured_us(curve: Curve, num_bytes: int, physics: Callable[[int], float]) -> float:
-    """The time by the measurements: a straight line between two sizes, so that two give a base and
-    a bandwidth; beyond them as `physics` (µs of a number of bytes) goes on."""
+    """The time by the measurements; beyond them as `physics` (µs of a number of bytes) goes on."""
+    least, most = curve.points[0][0], curve.points[-1][0]
+    if least < num_bytes < most:
+        return interpolated_us(curve, num_bytes)
+    end = least if num_bytes <= least else most
+    return interpolated_us(curve, end) * physics(num_bytes) / physics(end)
+
+
+def interpolated_us(curve: Curve, num_bytes: int) -> float:
+    """The time of a size between the least and the most that was measured: on a straight line
+    between two sizes, so that two give a base and a bandwidth, and never falling."""
     sizes = [moved for moved, _ in curve.points]
     times = list(accumulate((time_us for _, time_us in curve.points), max))
-    for end in (0, -1):
-        is_beyond = num_bytes <= sizes[0] if end == 0 else num_bytes >= sizes[-1]
-        if is_beyond:
-            return times[end] * physics(num_bytes) / physics(sizes[end])
+    if num_bytes == sizes[-1]:
+        return times[-1]
     after = bisect_right(sizes, num_bytes)
     share = (num_bytes - sizes[after - 1]) / (sizes[after] - sizes[after - 1])
     return times[after - 1] + share * (times[after] - times[after - 1])

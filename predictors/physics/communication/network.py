@@ -172,15 +172,14 @@ def _switch_tree_us(num_bytes: float, group: Crossing) -> float:
 
 
 def _switches_us(num_bytes: float, group: Crossing) -> float:
-    """Inside nodes, and through switches that add up: what is left crosses once each way."""
+    """Inside nodes, and through switches that add up, overlapped: what is left crosses once each
+    way."""
+    inner_us = 0.0
+    if group.most > 1:
+        parts = ("reduce_scatter", "all_gather")
+        inner_us = sum(group.inside(part, group.most, num_bytes) for part in parts)
     crossings = 2.0 * math.log2(group.num_nodes)
-    return _joined("all_reduce", num_bytes, group, crossings, num_bytes / group.least)
-
-
-def _joined(kind: str, num_bytes: float, group: Crossing, crossings: float, wire: float) -> float:
-    """The level inside nodes and `wire` bytes of each rank between them, overlapped."""
-    parts = ("reduce_scatter", "all_gather") if kind == "all_reduce" else (kind,)
-    inner_us = sum(group.inside(part, group.most, num_bytes) for part in parts if group.most > 1)
     card_gbps = group.cards_gbps / group.least
-    outer_us = group.base_us + crossings * group.hop_us + wire / (card_gbps * 1e3)
+    wire_us = num_bytes / group.least / (card_gbps * 1e3)
+    outer_us = group.base_us + crossings * group.hop_us + wire_us
     return max(inner_us, outer_us) + _EXPOSED_SHARE * min(inner_us, outer_us)

@@ -11,11 +11,10 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from neusight.predictors.clusters.placement import placement_of
 from neusight.predictors.gpu import GPU
-from neusight.predictors.kernel import CollectiveSize, Kernel
+from neusight.predictors.kernel import CollectiveSize, Kernel, size_of
 from neusight.predictors.physics.communication.collective import inside_gbps
-from neusight.predictors.physics.communication.system import system_of
+from neusight.predictors.physics.communication.system import place_of
 from neusight.predictors.physics.roofline import sent_bytes
 
 #: The directions of a link that a ring uses: it sends to one neighbour and receives from another.
@@ -49,8 +48,7 @@ def link_demands(
     >>> sorted(link_demands(beside, 4000.0, find_gpu("H100")))
     ['switch in', 'switch out']
     """
-    size = collective.size
-    assert isinstance(size, CollectiveSize)
+    size = size_of(collective, CollectiveSize)
     if size.world_size <= 1 or time_us <= 0.0:
         return {}
     shares = _shares_us(collective.name, size, gpu)
@@ -64,7 +62,7 @@ def link_demands(
 
 def _shares_us(kind: str, size: CollectiveSize, gpu: GPU) -> dict[str, float]:
     """How long each kind of link would be busy at its full rate, µs."""
-    place = placement_of(size, system_of(gpu), is_stated=gpu.topology is not None)
+    place = place_of(size, gpu)
     moved = own = sent_bytes(kind, size.num_bytes, size.world_size)
     busy_us: dict[str, float] = {}
     if place.network is not None:

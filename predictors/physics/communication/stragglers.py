@@ -5,10 +5,9 @@ from __future__ import annotations
 from functools import cache
 from statistics import NormalDist
 
-from neusight.predictors.clusters.placement import placement_of
 from neusight.predictors.gpu import GPU
-from neusight.predictors.kernel import CollectiveSize, Kernel
-from neusight.predictors.physics.communication.system import system_of
+from neusight.predictors.kernel import CollectiveSize, Kernel, size_of
+from neusight.predictors.physics.communication.system import place_of
 
 #: By which share the same work differs between hosts of one kind (standard deviation): 0.4 to 4 %
 #: where it takes over 1 ms (data/kernelbench, two hosts each). A prior between them; nothing of
@@ -35,6 +34,4 @@ def slowest_share(num_hosts: int) -> float:
 
 def num_hosts(collective: Kernel, gpu: GPU) -> int:
     """On how many hosts (sets of GPUs that no network joins) the ranks of a collective lie."""
-    size = collective.size
-    assert isinstance(size, CollectiveSize)
-    return placement_of(size, system_of(gpu), is_stated=gpu.topology is not None).num_islands
+    return place_of(size_of(collective, CollectiveSize), gpu).num_islands

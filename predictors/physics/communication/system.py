@@ -6,8 +6,10 @@ from dataclasses import replace
 from functools import cache
 
 from neusight.predictors.clusters.named import reference_by_name
+from neusight.predictors.clusters.placement import GroupPlacement, placement_of
 from neusight.predictors.clusters.topology import Level, Topology
 from neusight.predictors.gpu import GPU
+from neusight.predictors.kernel import CollectiveSize
 
 #: GPUs of a node where it is not stated.
 _GPUS_PER_NODE = 8
@@ -54,6 +56,11 @@ def system_of(gpu: GPU) -> Topology:
     'dgx-h100'
     """
     return gpu.topology if gpu.topology is not None else _reference_of(gpu)
+
+
+def place_of(size: CollectiveSize, gpu: GPU) -> GroupPlacement:
+    """How a group of such GPUs lies on their system; TopologyError as `placement_of`."""
+    return placement_of(size, system_of(gpu), is_stated=gpu.topology is not None)
 
 
 @cache

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from neusight.predictors.kernel import DTYPE_BYTES, SERIAL_SUM, Kernel, KernelClass, RowsSize
+from neusight.predictors.kernel import (
+    DTYPE_BYTES,
+    SERIAL_SUM,
+    Kernel,
+    KernelClass,
+    RowsSize,
+    size_of,
+)
 
 
 class MemoryKind(NamedTuple):
@@ -142,8 +149,10 @@ _AMD_TRANSPOSE = MemoryKind(issue_bytes=4.5, dram_share=AMD_TRANSPOSE_SHARE)
 #: kernel of its own, which handles so many elements a clock and SM (H100, rows of 30,000 to 128,000
 #: in 16 bits, benchmarks/measured/h100: 1.4-1.9).
 _SELECTION = MemoryKind(issue_bytes=8.0, extra_reads=4.0, floor_factor=3.0, row_bytes=24.0)
-_TOP_K = MemoryKind(issue_bytes=8.0, floor_factor=2.0)
-_SELECTING_PASS = MemoryKind(issue_bytes=8.0, floor_factor=2.0, elements=1.75)
+_SELECTIONS = {
+    "top_k": MemoryKind(issue_bytes=8.0, floor_factor=2.0),
+    "top_k_pass": MemoryKind(issue_bytes=8.0, floor_factor=2.0, elements=1.75),
+}
 
 #: Clocks of a round of a sum that one CTA makes: it loads a target and, when that is there, its
 #: score. Far apart in DRAM: A100, 16384 targets of 4096 to 16384 classes, 512 rounds in 512 to 575
@@ -196,13 +205,13 @@ _NORM_BACKWARD_READS = 0.35
 #: and more, the even half): 16 bit 1.6-1.8, float32 0.85-0.87 of the bandwidth.
 _BY_PLANE = MemoryKind(issue_bytes=18.0, dram_share=0.87, elements=1.75)
 
-#: Elements a clock and SM of resampling kernels, an output a thread each, by layout (H100, the same
-#: folder: 16 outputs each, all within 8 % but the smallest).
+#: Elements a clock and SM of resampling kernels, an output a thread each, by whether images are
+#: stored as NHWC (H100, the same folder: 16 outputs each, all within 8 % but the smallest).
 _RESAMPLED = {
-    ("nearest", "channels_last"): 0.69,
-    ("nearest", "contiguous"): 1.6,
-    ("bilinear", "channels_last"): 0.47,
-    ("bilinear", "contiguous"): 1.26,
+    ("nearest", True): 0.69,
+    ("nearest", False): 1.6,
+    ("bilinear", True): 0.47,
+    ("bilinear", False): 1.26,
 }
 
 #: The same of torch's own batch norms of channels that lie side by side, by whether they take
@@ -255,8 +264,9 @@ def _kind_of_contiguous(kernel: Kernel, vendor: str) -> MemoryKind:
         return _STREAM._replace(elements=_channels_last_pass(kernel))
     if kernel.variant == "by_plane" and vendor == "nvidia":
         return _BY_PLANE
+    is_channels_last = kernel.layout == "channels_last"
     if kernel.variant in ("nearest", "bilinear"):
-        return _STREAM._replace(elements=_RESAMPLED[kernel.variant, _image_layout(kernel)])
+        return _STREAM._replace(elements=_RESAMPLED[kernel.variant, is_channels_last])
     if kernel.name in _BULK:
         return _STREAM._replace(issue_bytes=_BULK[kernel.name])
     if kernel.name in _TRANSPOSES:
@@ -269,7 +279,7 @@ def _kind_of_contiguous(kernel: Kernel, vendor: str) -> MemoryKind:
         is_half = kernel.flops > 0 and DTYPE_BYTES[kernel.dtype] <= 2
         return _SCATTER._replace(elements=_ADDED_HALVES) if is_half else _SCATTER
     if kernel.selects:
-        return _kind_of_selection(kernel)
+        return _SELECTIONS.get(kernel.variant, _SELECTION)
     if kernel.variant == "whole_rows":
         return _GATHER_OF_ROWS
     if vendor == "nvidia" and kernel.variant in _ELEMENTS:
@@ -288,21 +298,10 @@ def _kind_of_contiguous(kernel: Kernel, vendor: str) -> MemoryKind:
     return kind
 
 
-def _kind_of_selection(kernel: Kernel) -> MemoryKind:
-    if kernel.variant == "top_k_pass":
-        return _SELECTING_PASS
-    return _TOP_K if kernel.variant == "top_k" else _SELECTION
-
-
-def _image_layout(kernel: Kernel) -> str:
-    return "channels_last" if kernel.layout == "channels_last" else "contiguous"
-
-
 def is_wide_softmax(kernel: Kernel) -> bool:
     """Whether a row of a softmax is shared by the threads of a whole CTA."""
-    if kernel.kernel_class is not KernelClass.SOFTMAX:
-        return False
-    return isinstance(kernel.size, RowsSize) and kernel.size.width > _PERSISTENT_SOFTMAX
+    is_softmax = kernel.kernel_class is KernelClass.SOFTMAX
+    return is_softmax and size_of(kernel, RowsSize).width > _PERSISTENT_SOFTMAX
 
 
 def _kind_of_norm(kernel: Kernel, kind: MemoryKind, vendor: str) -> MemoryKind:
@@ -335,15 +334,13 @@ def _kind_of_norm(kernel: Kernel, kind: MemoryKind, vendor: str) -> MemoryKind:
 
 def _channels_last_pass(kernel: Kernel) -> float:
     """How many elements an SM handles a clock that applies a batch norm row by row of channels."""
-    assert isinstance(kernel.size, RowsSize)
     is_backward = kernel.name.endswith("backward")
-    share = _FEW_CHANNELS_SHARE if kernel.size.rows <= _FEW_CHANNELS else 1.0
+    share = _FEW_CHANNELS_SHARE if size_of(kernel, RowsSize).rows <= _FEW_CHANNELS else 1.0
     return _CHANNELS_LAST_PASS[is_backward] * share
 
 
 def _nhwc_batch_norm_elements(kernel: Kernel) -> float:
     """How many an SM handles a clock, of whole tiles of channels."""
-    assert isinstance(kernel.size, RowsSize)
-    channels = kernel.size.rows
+    channels = size_of(kernel, RowsSize).rows
     tile = _NHWC_BATCH_NORM_TILES[channels > 128]
     return _NHWC_BATCH_NORM_ELEMENTS[kernel.is_backward] * channels / (-(-channels // tile) * tile)

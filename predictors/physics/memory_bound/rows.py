@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from neusight.predictors.gpu import GPU
-from neusight.predictors.kernel import DTYPE_BYTES, Kernel, KernelClass, RowsSize
+from neusight.predictors.kernel import DTYPE_BYTES, Kernel, KernelClass, RowsSize, size_of
 from neusight.predictors.physics.launch_geometry import ctas_per_sm
 from neusight.predictors.physics.memory_bound.kinds import (
     BATCH_NORM_READS,
@@ -123,8 +123,8 @@ _OF_TORCH = frozenset({"layer_norm", "rms_norm"})
 
 #: Passes beyond the first in which a wide softmax reads all it was given: the maximum, the sum, the
 #: result; backward the sum and the result, of which log-softmax reads one tensor alone.
-_PASSES_AGAIN = {(False, "softmax"): 2.0, (True, "softmax"): 1.0,
-                 (False, "log_softmax"): 2.0, (True, "log_softmax"): 0.5}  # fmt: skip
+_PASSES_AGAIN = 2.0
+_PASSES_AGAIN_BACKWARD = {"softmax": 1.0, "log_softmax": 0.5}
 
 #: Width at which other norms over rows (data/modern, kernels of serving engines), and AMD's, read
 #: half of the most again.
@@ -166,13 +166,12 @@ _KEPT_SHARE = 0.75
 
 def reads_again(kernel: Kernel, kind: MemoryKind, gpu: GPU) -> float:
     """How often the input is read again, as far as caches do not answer."""
-    size = kernel.size
-    if not isinstance(size, RowsSize):
-        return kind.extra_reads
+    size = size_of(kernel, RowsSize)
     if is_wide_softmax(kernel):
         if _is_in_shared(kernel, size, gpu):
             return 0.0
-        passes = _PASSES_AGAIN.get((kernel.is_backward, kernel.variant), 2.0)
+        backward = _PASSES_AGAIN_BACKWARD if kernel.is_backward else {}
+        passes = backward.get(kernel.variant, _PASSES_AGAIN)
         return passes * _missed_share(kernel, size, gpu)
     if is_cudnn_batch_norm(kernel, gpu):
         return kind.extra_reads * _read_twice(kernel, size, gpu)
@@ -223,9 +222,9 @@ def _missed_share(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
 
 def missed_again(kernel: Kernel, gpu: GPU) -> float:
     """Of what the loops of a fused kernel read again, the share that has left the L2."""
-    size = kernel.size
-    if not kernel.bytes_read_again or not isinstance(size, RowsSize):
+    if not kernel.bytes_read_again:
         return 0.0
+    size = size_of(kernel, RowsSize)
     at_once = gpu.num_sms * ctas_per_sm(gpu, threads_per_cta=_FUSED_THREADS)
     return _lost_share(min(1.0, at_once / max(1, size.rows)) * kernel.bytes_read_again, gpu)
 
@@ -238,9 +237,7 @@ def _lost_share(in_work: float, gpu: GPU) -> float:
 
 def row_us(kernel: Kernel, kind: MemoryKind, gpu: GPU) -> float:
     """The time of the CTAs that own whole rows, µs; 0 where rows are shared."""
-    size = kernel.size
-    if not isinstance(size, RowsSize):
-        return 0.0
+    size = size_of(kernel, RowsSize)
     cta = _cta_of(kernel, size, gpu)
     if cta is not None:
         return _clocks(cta, size, gpu) * 1e6 / gpu.clock_hz
@@ -272,7 +269,7 @@ def _batch_norm_clocks(kernel: Kernel, size: RowsSize, kind: MemoryKind, gpu: GP
 
 def fills_sms(kernel: Kernel, gpu: GPU) -> bool:
     """Whether every SM has as many channels of a batch norm as it takes at once."""
-    return isinstance(kernel.size, RowsSize) and kernel.size.rows >= _CHANNELS_AT_ONCE * gpu.num_sms
+    return size_of(kernel, RowsSize).rows >= _CHANNELS_AT_ONCE * gpu.num_sms
 
 
 #: A scan along rows (tensor_kernel_scan_innermost_dim): 512 threads of a CTA take several rows, 16
@@ -315,7 +312,6 @@ _AVERAGE_GRADIENT_WINDOW = 0.37
 
 
 def _pool_clocks(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
-    """The instructions of all windows."""
     each, tap = _POOL_OUTPUT, _POOL_TAP
     if kernel.variant == "average_pool_gradient":
         each, tap = _AVERAGE_GRADIENT, _AVERAGE_GRADIENT_WINDOW
@@ -362,25 +358,20 @@ class _ReductionStep(NamedTuple):
 #: H100.
 _SUM_OF_HALVES = _ReductionStep(220.0, 270.0, 100.0, 660.0)
 _SUM = _ReductionStep(340.0, 550.0, 100.0, 660.0)
-_EXTREMUM = _ReductionStep(420.0, 450.0, 225.0, 900.0)
-_WITH_INDEX = _ReductionStep(770.0, 300.0, 450.0, 1250.0)
+_STEPS = {
+    "extremum": _ReductionStep(420.0, 450.0, 225.0, 900.0),
+    "with_index": _ReductionStep(770.0, 300.0, 450.0, 1250.0),
+}
 
 #: Clocks that CTAs of the same row take to add up what they found, through memory: H100, sums of
 #: 0.3 to 12 million values 3 to 4 µs more than their bytes.
 _SHARED_ROW_CLOCKS = 6000.0
 
 
-def _reduction_step(kernel: Kernel) -> _ReductionStep:
-    if kernel.variant == "with_index":
-        return _WITH_INDEX
-    if kernel.variant == "extremum":
-        return _EXTREMUM
-    return _SUM_OF_HALVES if DTYPE_BYTES[kernel.dtype] <= 2 else _SUM
-
-
 def _reduction_clocks(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
     """The steps of a thread along its row, in waves, or of the SMs (setReduceConfig)."""
-    step = _reduction_step(kernel)
+    sums = _SUM_OF_HALVES if DTYPE_BYTES[kernel.dtype] <= 2 else _SUM
+    step = _STEPS.get(kernel.variant, sums)
     across = min(_WARP, _power_below(size.width))
     rows = min(_power_below(size.rows), _REDUCTION_THREADS // across)
     across = min(_power_below(size.width), _REDUCTION_THREADS // rows)
@@ -461,13 +452,10 @@ def _column_clocks(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
 
 def shared_columns_us(kernel: Kernel, gpu: GPU) -> float:
     """What a sum over rows takes once all values are read, µs; 0 for all other kernels."""
-    size = kernel.size
     is_sum = kernel.kernel_class is KernelClass.REDUCTION and kernel.variant in _REDUCTIONS
-    if not (is_sum and kernel.along_columns and isinstance(size, RowsSize)):
+    if not (is_sum and kernel.along_columns and gpu.vendor == "nvidia"):
         return 0.0
-    if gpu.vendor != "nvidia":
-        return 0.0
-    _, down, ctas, is_full = _column_sum(size, gpu)
+    _, down, ctas, is_full = _column_sum(size_of(kernel, RowsSize), gpu)
     clocks = _COLUMN_HALVES_CLOCKS if down > 1 and DTYPE_BYTES[kernel.dtype] <= 2 else 0.0
     if ctas > 1:
         clocks += _COLUMN_WAIT_CLOCKS + math.ceil(ctas / down) * _COLUMN_SUM_CLOCKS[is_full]
@@ -485,12 +473,6 @@ def _power_below(value: int) -> int:
 #: host hides it, 30 on T4; judged on max, argmin and min (49, 52, 53).
 _INDEXED_CLOCKS = 1100.0
 _INDEXED_COLUMNS = 32
-
-
-def _indexed_clocks(size: RowsSize) -> float:
-    """What the threads of a CTA take that keep the place of each value; full SMs hide it."""
-    values = min(size.width * _INDEXED_COLUMNS / _REDUCTION_THREADS, _MOST_VALUES)
-    return values * _INDEXED_CLOCKS
 
 
 #: Clocks of an SM that a plane takes, however few its pixels: a CTA of 64 threads goes through it.
@@ -515,18 +497,14 @@ _REDUCTIONS = frozenset({"", "extremum", "with_index"})
 _POOLS = frozenset({"pool", "max_pool_gradient", "average_pool_gradient"})
 
 
-def _has_few_rows(kernel: Kernel, size: RowsSize) -> bool:
-    """Whether a CTA alone sums channels that lie side by side."""
-    return kernel.variant == "batch_norm_sums" and kernel.along_columns and size.width < _FEW_ROWS
-
-
 def _clocks_of_variant(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
     """Of kernels whose threads share rows in ways of their own."""
     if kernel.variant == "scan":
         return _scan_clocks(size, gpu)
     if kernel.variant == "by_plane" and gpu.vendor == "nvidia":
         return size.rows * _PLANE_CLOCKS / gpu.num_sms
-    if _has_few_rows(kernel, size) and gpu.vendor == "nvidia":
+    is_few = kernel.along_columns and size.width < _FEW_ROWS  # a CTA alone sums channels
+    if kernel.variant == "batch_norm_sums" and is_few and gpu.vendor == "nvidia":
         return math.ceil(size.width / _ROWS_AT_ONCE) * _FEW_ROWS_CLOCKS[kernel.is_backward]
     if kernel.variant == "bilinear" and kernel.layout != "channels_last":
         return size.rows * _RESAMPLED_CLOCKS
@@ -548,11 +526,13 @@ def _clocks_of_variant(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
 
 
 def _clocks_of_reduction(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
-    """Of sums and extrema, along rows or columns."""
     if not kernel.along_columns:
         return _reduction_clocks(kernel, size, gpu)
-    indexed = _indexed_clocks(size) if kernel.variant == "with_index" else 0.0
-    return indexed + (_column_clocks(kernel, size, gpu) if gpu.vendor == "nvidia" else 0.0)
+    clocks = _column_clocks(kernel, size, gpu) if gpu.vendor == "nvidia" else 0.0
+    if kernel.variant == "with_index":  # the threads of a CTA keep the places; full SMs hide it
+        values = min(size.width * _INDEXED_COLUMNS / _REDUCTION_THREADS, _MOST_VALUES)
+        clocks = values * _INDEXED_CLOCKS + clocks
+    return clocks
 
 
 #: Clocks that a row costs an SM which a CTA sorts (radixSortKVInPlace), by the elements up to which
@@ -563,7 +543,6 @@ _LONGEST_SORTED_ROW = (15000.0, 0.0, 44000.0)
 
 
 def _sorted_row_clocks(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
-    """The CTAs that sort a row each."""
     fixed, by_element, alone = next(
         (found for width, found in _SORTED_ROWS.items() if size.width <= width), _LONGEST_SORTED_ROW
     )
@@ -595,8 +574,7 @@ def _weight_gradient_clocks(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
     if size.width > _WEIGHT_GRADIENT_SHARED_ROWS and ctas < gpu.num_sms / 2:
         return 0.0
     steps = size.width / _WEIGHT_GRADIENT_ROWS
-    clocks = _WEIGHT_GRADIENT_CLOCKS["rms_norm" if kernel.variant == "rms_norm" else "layer_norm"]
-    return steps * clocks * max(1.0, ctas / gpu.num_sms)
+    return steps * _WEIGHT_GRADIENT_CLOCKS[kernel.variant] * max(1.0, ctas / gpu.num_sms)
 
 
 #: What a row costs an SM in each pass of a top-k whose rows several CTAs share, and a CTA alone.
@@ -605,7 +583,6 @@ _SELECTING_CLOCKS = 7000.0
 
 
 def _selecting_clocks(kernel: Kernel, size: RowsSize, gpu: GPU) -> float:
-    """Of such a pass."""
     return max(_SELECTING_CLOCKS, size.rows / gpu.num_sms * _SELECTED_ROW_CLOCKS)
 
 
@@ -626,7 +603,6 @@ def _clocks(cta: RowCta, size: RowsSize, gpu: GPU) -> float:
 
 
 def _cta_of(kernel: Kernel, size: RowsSize, gpu: GPU) -> RowCta | None:
-    """The CTA of a row, where it is known."""
     is_amd = gpu.vendor == "amd"
     if is_wide_softmax(kernel) and kernel.layout != "strided":
         cta = _SOFTMAX
@@ -645,7 +621,11 @@ def _cta_of(kernel: Kernel, size: RowsSize, gpu: GPU) -> RowCta | None:
     if kernel.is_backward:
         return _gradient_cta(kernel, is_amd=is_amd)
     if kernel.variant in _OF_TORCH:
-        return _amd_layer_norm(size) if is_amd else _layer_norm_cta(kernel)
+        if is_amd:
+            return _amd_layer_norm(size)
+        if kernel.variant == "rms_norm":
+            return _RMS_NORM
+        return _LAYER_NORM if DTYPE_BYTES[kernel.dtype] <= 2 else _LAYER_NORM_OF_FLOATS
     if kernel.variant in ("group_norm", "batch_norm_sums"):
         return _moments_cta(kernel, size, gpu)
     return None
@@ -660,12 +640,6 @@ def _moments_cta(kernel: Kernel, size: RowsSize, gpu: GPU) -> RowCta:
     return _MOMENTS._replace(step_clocks=step + missed * (_MOMENTS_FROM_DRAM - step))
 
 
-def _layer_norm_cta(kernel: Kernel) -> RowCta:
-    if kernel.variant == "rms_norm":
-        return _RMS_NORM
-    return _LAYER_NORM if DTYPE_BYTES[kernel.dtype] <= 2 else _LAYER_NORM_OF_FLOATS
-
-
 def _gradient_cta(kernel: Kernel, *, is_amd: bool) -> RowCta | None:
     if not is_amd:
         if kernel.variant in _OF_TORCH:
@@ -677,14 +651,8 @@ def _gradient_cta(kernel: Kernel, *, is_amd: bool) -> RowCta | None:
 
 
 def _slower(cta: RowCta, factor: float) -> RowCta:
-    return RowCta(
-        cta.threads,
-        factor * cta.fixed_clocks,
-        cta.step,
-        factor * cta.step_clocks,
-        factor * cta.sm_clocks,
-        factor * cta.sm_fixed_clocks,
-    )
+    threads, fixed_clocks, step, *others = cta
+    return RowCta(threads, factor * fixed_clocks, step, *(factor * clocks for clocks in others))
 
 
 def _amd_layer_norm(size: RowsSize) -> RowCta:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import (
     DTYPE_BYTES,
@@ -10,12 +12,10 @@ from neusight.predictors.kernel import (
     Kernel,
     KernelClass,
     RowsSize,
+    size_of,
 )
 from neusight.predictors.physics.launch_geometry import geometry_of
-from neusight.predictors.physics.memory_bound.kinds import (
-    MemoryKind,
-    kind_of,
-)
+from neusight.predictors.physics.memory_bound.kinds import MemoryKind, kind_of
 from neusight.predictors.physics.memory_bound.rows import (
     fills_sms,
     is_cudnn_batch_norm,
@@ -102,14 +102,16 @@ def memory_bound_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
     """The time of one kernel whose size is rows by width."""
     if kernel.name in HOST_COPIES or kernel.name == PEER_COPY:
         return _link_copy(kernel, gpu)
-    kind = _kind_on(kernel, gpu)
+    kind = kind_of(kernel, gpu.vendor)
+    kind = kind._replace(extra_reads=reads_again(kernel, kind, gpu))
     memory_us = _memory_us(kernel, kind, gpu)
     compute_us = max(_arithmetic_us(kernel, gpu), kernel.num_steps * gpu.floor_us)
     floor_us = gpu.floor_us * kind.floor_factor + _CTA_CLOCKS / gpu.clock_hz * 1e6
-    launch_us = _cat_ctas(kernel, gpu) * _CAT_CTA_CLOCKS / gpu.clock_hz * 1e6
+    cat_ctas = _cat_ctas(kernel, gpu)
+    launch_us = cat_ctas * _CAT_CTA_CLOCKS / gpu.clock_hz * 1e6
     time_us = floor_us + smooth_maximum(*memory_us, compute_us, launch_us)
     time_us += shared_columns_us(kernel, gpu)
-    num_ctas = _cat_ctas(kernel, gpu) or _num_ctas(kernel)
+    num_ctas = cat_ctas or _num_ctas(kernel)
     launch = geometry_of(kernel.kernel_class, gpu, num_ctas=num_ctas, threads_per_cta=_THREADS)
     return PhysicalTime(
         time_us=time_us,
@@ -143,7 +145,10 @@ def _traffic_us(kernel: Kernel, kind: MemoryKind, gpu: GPU) -> tuple[float, floa
     """What it takes to issue the loads and stores, to move them through DRAM, and to handle each
     element."""
     moved = kernel.num_bytes + kind.extra_reads * kernel.bytes_read + kernel.bytes_read_again
-    issue_us = moved * 1e6 / (kind.issue_bytes * _issue_scale(gpu) * gpu.num_sms * gpu.clock_hz)
+    # An SM keeps more in flight on a GPU whose DRAM feeds it more bytes a clock.
+    dram_bytes_per_clock = gpu.bandwidth_gbps * 1e9 / (gpu.num_sms * gpu.clock_hz)
+    issue_bytes = kind.issue_bytes * max(1.0, dram_bytes_per_clock / _REFERENCE_DRAM_BYTES)
+    issue_us = moved * 1e6 / (issue_bytes * gpu.num_sms * gpu.clock_hz)
     share = (gpu.stream_utilization or gpu.bandwidth_utilization) * _long_stream(moved, gpu)
     bandwidth = gpu.bandwidth_gbps * 1e3 * share * kind.dram_share * _tiled_share(kernel, gpu)
     from_l2 = kernel.bytes_read_again * (1.0 - missed_again(kernel, gpu))
@@ -167,20 +172,7 @@ def _tiled_share(kernel: Kernel, gpu: GPU) -> float:
     return _TILED_GDDR_SHARE if is_tiled and is_pointwise and is_gddr else 1.0
 
 
-def _kind_on(kernel: Kernel, gpu: GPU) -> MemoryKind:
-    """The family, with the extra reads that are left on that GPU."""
-    kind = kind_of(kernel, gpu.vendor)
-    return kind._replace(extra_reads=reads_again(kernel, kind, gpu))
-
-
-def _issue_scale(gpu: GPU) -> float:
-    """How much more an SM keeps in flight on a GPU whose DRAM feeds it more bytes a clock."""
-    dram_bytes_per_clock = gpu.bandwidth_gbps * 1e9 / (gpu.num_sms * gpu.clock_hz)
-    return max(1.0, dram_bytes_per_clock / _REFERENCE_DRAM_BYTES)
-
-
 def _arithmetic_us(kernel: Kernel, gpu: GPU) -> float:
-    """What the instructions take, counted or by the FLOPs."""
     counted_us = kernel.num_instructions * 1e6 / instructions_per_second(gpu)
     flops_us = flop_roofline_us(kernel, gpu) / _ALU_SHARE + _power_us(kernel, gpu)
     return max(counted_us, flops_us)
@@ -188,18 +180,17 @@ def _arithmetic_us(kernel: Kernel, gpu: GPU) -> float:
 
 def _power_us(kernel: Kernel, gpu: GPU) -> float:
     """The arithmetic of a general power: an instruction is half a fused multiply-add's FLOPs."""
-    if kernel.name != "pow" or not isinstance(kernel.size, RowsSize):
+    if kernel.name != "pow":
         return 0.0
-    instructions = kernel.size.rows * kernel.size.width * _POWER_INSTRUCTIONS[gpu.vendor]
+    instructions = prod(size_of(kernel, RowsSize)) * _POWER_INSTRUCTIONS[gpu.vendor]
     return instructions * 1e6 / (gpu.peak_flops("fp32") / 2.0)
 
 
 def _elements_us(kernel: Kernel, kind: MemoryKind, gpu: GPU) -> float:
     """The instructions of a loop over elements, where they limit it."""
-    if not kind.elements or not isinstance(kernel.size, RowsSize):
+    if not kind.elements:
         return 0.0
-    elements = kernel.size.rows * kernel.size.width
-    return elements * 1e6 / (kind.elements * gpu.num_sms * gpu.clock_hz)
+    return prod(size_of(kernel, RowsSize)) * 1e6 / (kind.elements * gpu.num_sms * gpu.clock_hz)
 
 
 def _link_copy(kernel: Kernel, gpu: GPU) -> PhysicalTime:
@@ -249,9 +240,7 @@ def _cat_ctas(kernel: Kernel, gpu: GPU) -> int:
 
 
 def _num_ctas(kernel: Kernel) -> int:
-    size = kernel.size
-    if not isinstance(size, RowsSize):
-        return 1
+    size = size_of(kernel, RowsSize)
     if kernel.kernel_class in (KernelClass.NORMALIZATION, KernelClass.SOFTMAX):
         return max(1, size.rows)
     return max(1, -(-size.rows * size.width // (_THREADS * _ELEMENTS_PER_THREAD)))

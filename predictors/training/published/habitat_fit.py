@@ -24,7 +24,14 @@ from neusight.predictors.published.network_files import NetworkFile, save_networ
 from neusight.predictors.training.dataset import Group, is_held_out
 from neusight.predictors.training.evaluate import label_overhead
 from neusight.predictors.training.published.cut_rows import OFF_THE_FLOOR, left_out_gpus
-from neusight.predictors.training.published.perceptron import DESCENT, trained_network
+from neusight.predictors.training.published.perceptron import (
+    DESCENT,
+    MOST_EPOCHS,
+    NUM_LAYERS,
+    SEEN_ROWS,
+    WIDTH,
+    trained_network,
+)
 from neusight.predictors.training.reading import read_dataset
 from neusight.predictors.training.tables.files import data_hash
 
@@ -34,14 +41,6 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 _TABLES = ("kernels", "conv_kernels")
-
-#: Hidden layers as published, and the width of those that the package keeps.
-NUM_LAYERS = 8
-WIDTH = 128
-
-#: Rows that a network sees in training, counted each time, and its epochs at most.
-SEEN_ROWS = 3_000_000
-MOST_EPOCHS = 400
 
 
 class TimedRows(NamedTuple):

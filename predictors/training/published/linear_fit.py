@@ -17,7 +17,7 @@ from neusight.predictors.published.linear import (
     save_linear,
 )
 from neusight.predictors.training.dataset import Group, is_held_out
-from neusight.predictors.training.evaluate import label_overhead
+from neusight.predictors.training.evaluate import LEAST_LABEL_US, label_overhead
 from neusight.predictors.training.published.cut_rows import left_out_gpus
 from neusight.predictors.training.reading import read_dataset
 from neusight.predictors.training.tables.files import data_hash
@@ -25,9 +25,6 @@ from neusight.predictors.training.tables.files import data_hash
 Floats = NDArray[np.float64]
 
 _TABLES = ("kernels", "conv_kernels")
-
-#: What is left of a label at least, once the host's share is off, µs.
-_LEAST_LABEL_US = 0.1
 
 
 def fit_linear(
@@ -56,7 +53,7 @@ def linear_classes(groups: Sequence[Group]) -> dict[tuple[str, str], LinearClass
         overhead_us, _ = label_overhead(group)
         kept = group.chosen(~is_held_out(group.shape))
         flops = np.array([launches[0].flops for launches in kept.launches], dtype=np.float64)
-        times = np.maximum(kept.latency_us - overhead_us, _LEAST_LABEL_US)
+        times = np.maximum(kept.latency_us - overhead_us, LEAST_LABEL_US)
         by_gpu = rows.setdefault((group.gpu.vendor, name), {})
         by_gpu.setdefault(group.gpu, []).append((flops, times))
     return {key: _class_of(by_gpu) for key, by_gpu in rows.items()}

@@ -28,8 +28,16 @@ from neusight.predictors.published.neusight import (
     tilings,
 )
 from neusight.predictors.published.trained_class import TileTable, TrainedClass, save_class
+from neusight.predictors.training.evaluate import LEAST_LABEL_US
 from neusight.predictors.training.published.cut_rows import CutRows, measured_rows
-from neusight.predictors.training.published.perceptron import DESCENT, trained_network
+from neusight.predictors.training.published.perceptron import (
+    DESCENT,
+    MOST_EPOCHS,
+    NUM_LAYERS,
+    SEEN_ROWS,
+    WIDTH,
+    trained_network,
+)
 from neusight.predictors.training.tables.files import data_hash
 
 if TYPE_CHECKING:
@@ -38,23 +46,12 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-#: Hidden layers as published, and how wide those are that the package keeps: a sixteenth of the
-#: weights (512 as published).
-NUM_LAYERS = 8
-WIDTH = 128
-
-#: Rows that a network sees in training, counted each time, and its epochs at most; those of the
-#: networks that only show how far an unseen GPU is off.
-SEEN_ROWS = 3_000_000
-MOST_EPOCHS = 400
+#: Epochs of the networks that only show how far an unseen GPU is off, as a share of the others'.
 LEFT_OUT_SHARE = 0.25
 
 #: Rows of a class and GPU in training, and in the table of tiles; drawn by seed.
 MOST_ROWS = 20_000
 MOST_TILES = 1_500
-
-#: What is left of a label at least, once the host's share is off, µs.
-LEAST_LABEL_US = 0.1
 
 #: Share of the held-out rows that lie in the interval.
 COVERAGE = 0.8

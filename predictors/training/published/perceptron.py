@@ -22,6 +22,15 @@ Loss = Callable[["torch.Tensor", Sequence["torch.Tensor"]], "torch.Tensor"]
 #: How the perceptrons are trained, but for their epochs.
 DESCENT = Descent(1, 1024, learning_rate=2e-3, weight_decay=1e-4, warm_up_share=0.1)
 
+#: Hidden layers as published, and how wide those are that the package keeps (published: NeuSight
+#: 512, Habitat 1,024).
+NUM_LAYERS = 8
+WIDTH = 128
+
+#: Rows that a network sees in training, counted each time, and its epochs at most.
+SEEN_ROWS = 3_000_000
+MOST_EPOCHS = 400
+
 #: A feature that varies less is constant in training.
 _LEAST_SPREAD = 1e-3
 

@@ -15,8 +15,8 @@ from neusight.predictors.training.tables.files import (
     DTYPES,
     DataFrame,
     Table,
+    group_of,
     grouped,
-    shape_numbers,
 )
 
 _PASSES: dict[str, Pass] = {
@@ -25,12 +25,8 @@ _PASSES: dict[str, Pass] = {
     "backward_weight": "weight_gradient",
 }
 
-#: Dtypes of the tables that torch computes convolutions in, and their units.
-_DTYPES = {
-    **{name: DTYPES[name] for name in ("fp32", "fp16", "bf16")},
-    "fp16_tensor_core": "float16",
-    "fp16_storage_fp32_math": "float16",
-}
+#: Dtypes of the tables that torch computes convolutions in.
+_DTYPES = ("fp32", "fp16", "bf16", "fp16_tensor_core", "fp16_storage_fp32_math")
 _CHANNELS_LAST = ("NHWC", "fp16_tensor_core")
 
 _DIMENSIONS = ("d", "h", "w")
@@ -62,21 +58,18 @@ def _groups(frame: DataFrame, book: KnownGPUs, left_out: list[str]) -> Iterator[
             fits[index] = min(size.output) >= 1
             kernel = Kernel.convolution(
                 size._replace(output=tuple(max(1, edge) for edge in size.output)),
-                dtype=_DTYPES[dtype],
+                dtype=DTYPES[dtype],
                 layout="channels_last" if is_last else "contiguous",
                 compute="fp32" if dtype == "fp32" else None,
                 variant=_variant_of(row, target),
             )
             launches.append((kernel,))
-        yield Group(
-            gpu_label=label,
-            gpu=target,
-            table="conv",
-            dtype=dtype,
-            phase_or_op=f"{name} {layout}",
-            launches=launches,
-            latency_us=rows["latency_us"].to_numpy(dtype=np.float64),
-            shape=shape_numbers(*(rows[column] for column in _LAYER)),
+        yield group_of(
+            rows,
+            target,
+            (label, "conv", dtype, f"{name} {layout}"),
+            launches,
+            [rows[column] for column in _LAYER],
             # DeepBench times hundreds of calls in a row; a find database a few of each solver.
             sustained="solver" not in frame.columns,
         ).chosen(fits)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from neusight.predictors.errors import DataError
 from neusight.predictors.gpu import GPU
-from neusight.predictors.training.dataset import Bools, Group
+from neusight.predictors.training.dataset import Bools, Group, Launches
 from neusight.predictors.training.datasheet import KnownGPUs
 
 #: A table: pandas comes with an extra and has no types of its own.
@@ -29,47 +29,6 @@ def data_hash(folder: str | Path, names: Sequence[str]) -> str:
         if path.exists():
             digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
-
-
-def disagreement(folder: str | Path, name: str) -> list[tuple[str, str, int, float]]:
-    """How far two measurements of the same shape lie apart: (GPU, dtype, number of shapes, mean of
-    larger over smaller less one), for a table that several sources filled. The noise floor: no
-    predictor can be nearer to one of them than half of it, whatever it knows."""
-    path = found_table(Path(folder), name)
-    if path is None or name not in _REPEATED:
-        return []
-    frame = _raw(path)
-    keys = [column for column in ("gpu", "dtype", *_REPEATED[name]) if column in frame.columns]
-    if "clock_regime" in frame.columns:
-        frame = frame[frame["clock_regime"].astype(str) != "sustained"]
-    if name == "collectives" and "source" in frame.columns:  # others wait for ranks, or are no NCCL
-        frame = frame[frame["source"].astype(str).str.contains("nccl-tests")]
-    spread = frame.groupby(keys, observed=True)["latency_us"].agg(["min", "max", "count"])
-    spread = spread[spread["count"] >= _LEAST_OPINIONS].reset_index()
-    spread["apart"] = spread["max"] / spread["min"] - 1.0
-    return [
-        (str(label), str(dtype), len(rows), float(rows["apart"].mean()))
-        for (label, dtype), rows in spread.groupby(["gpu", "dtype"], observed=True)
-    ]
-
-
-#: What identifies a shape, in the tables that hold several measurements of the same.
-_REPEATED = {
-    "gemm": ("m", "n", "k"),
-    "attention": (
-        "phase",
-        "batch",
-        "seq_q",
-        "seq_kv",
-        "heads",
-        "kv_heads",
-        "head_dim",
-        "window",
-    ),
-    "collectives": ("op", "num_gpus", "num_nodes", "message_bytes"),
-}
-
-_LEAST_OPINIONS = 2
 
 
 def found_table(folder: Path, name: str) -> Path | None:
@@ -93,7 +52,7 @@ def _pandas() -> Any:
     return pandas
 
 
-def _raw(path: Path) -> DataFrame:
+def rows_of_file(path: Path) -> DataFrame:
     """A file's rows as they are."""
     pandas = _pandas()
     try:
@@ -104,7 +63,7 @@ def _raw(path: Path) -> DataFrame:
 
 def read_table(path: Path, table: Table) -> DataFrame:
     """The rows of a file that are to be used; DataError where a column or a figure cannot be."""
-    frame = _raw(path)
+    frame = rows_of_file(path)
     missing = [column for column in table.columns if column not in frame.columns]
     if missing:
         raise DataError(f"{path} lacks the columns {', '.join(missing)}; it has {len(frame)} rows.")
@@ -169,6 +128,23 @@ def grouped(
             left_out.append(f"{table}: {len(rows)} rows of {names[0]}: {found}")
             continue
         yield names, found, rows
+
+
+def group_of(
+    rows: DataFrame,
+    gpu: GPU,
+    names: tuple[str, str, str, str],
+    launches: Sequence[Launches],
+    shape: Sequence[Any],
+    **more: Any,
+) -> Group:
+    """The rows as a group; `names` are the table's GPU, the table, dtype and operation, `shape` the
+    columns that identify a row's shape."""
+    latency_us = rows["latency_us"].to_numpy(dtype=np.float64)
+    label, table, dtype, operation = names
+    return Group(
+        label, gpu, table, dtype, operation, launches, latency_us, shape_numbers(*shape), **more
+    )
 
 
 def regimes(rows: DataFrame) -> Bools:

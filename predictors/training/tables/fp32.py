@@ -13,8 +13,8 @@ from neusight.predictors.training.datasheet import KnownGPUs
 from neusight.predictors.training.tables.files import (
     DataFrame,
     Table,
+    group_of,
     grouped,
-    shape_numbers,
 )
 
 #: Inputs of the FP32 vector ops; a trailing u (addu, divu, mulu, powu): with a scalar.
@@ -42,15 +42,12 @@ def _fp32_groups(frame: DataFrame, book: KnownGPUs, left_out: list[str]) -> Iter
             else:
                 kernel = _vector_op(op, batch, width)
             launches.append((kernel,))
-        yield Group(
-            gpu_label=label,
-            gpu=target,
-            table="kernels",
-            dtype="fp32",
-            phase_or_op=op,
-            launches=launches,
-            latency_us=rows["latency_us"].to_numpy(dtype=np.float64),
-            shape=shape_numbers(*columns.values()),
+        yield group_of(
+            rows,
+            target,
+            (label, "kernels", "fp32", op),
+            launches,
+            [*columns.values()],
             has_overhead=True,
             is_model_shape=(rows["split"] == "model_shapes").to_numpy()
             if "split" in rows.columns
@@ -104,17 +101,8 @@ def _convolution_groups(frame: DataFrame, book: KnownGPUs, left_out: list[str]) 
                 "forward",
             )
             launches.append((Kernel.convolution(size, dtype="float32"),))
-        group = Group(
-            gpu_label=label,
-            gpu=target,
-            table="conv_kernels",
-            dtype="fp32",
-            phase_or_op="conv",
-            launches=launches,
-            latency_us=rows["latency_us"].to_numpy(dtype=np.float64),
-            shape=shape_numbers(*sizes),
-            has_overhead=True,
-        )
+        names = (label, "conv_kernels", "fp32", "conv")
+        group = group_of(rows, target, names, launches, sizes, has_overhead=True)
         yield _without_growth(group.chosen(fits))
 
 

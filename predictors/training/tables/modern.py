@@ -18,9 +18,9 @@ from neusight.predictors.training.tables.files import (
     DataFrame,
     Table,
     by_regime,
+    group_of,
     grouped,
     regimes,
-    shape_numbers,
 )
 
 
@@ -46,15 +46,12 @@ def _gemm_groups(frame: DataFrame, book: KnownGPUs, left_out: list[str]) -> Iter
             left_out.append(f"gemm: {len(rows)} rows of {label}: no kernel for dtype {dtype}")
             continue
         is_fp8 = name.startswith("float8")
-        group = Group(
-            gpu_label=label,
-            gpu=target,
-            table="gemm",
-            dtype=dtype,
-            phase_or_op="gemm",
-            launches=_products(rows, dtype, name),
-            latency_us=rows["latency_us"].to_numpy(dtype=np.float64),
-            shape=shape_numbers(rows["m"], rows["n"], rows["k"]),
+        group = group_of(
+            rows,
+            target,
+            (label, "gemm", dtype, "gemm"),
+            _products(rows, dtype, name),
+            (rows["m"], rows["n"], rows["k"]),
             sustained=_TRANSPOSED[0] in rows.columns,  # hundreds of calls in a row
             parts_us=rows["act_quant_us"].to_numpy(dtype=np.float64)
             if is_fp8 and "act_quant_us" in rows.columns
@@ -65,7 +62,6 @@ def _gemm_groups(frame: DataFrame, book: KnownGPUs, left_out: list[str]) -> Iter
 
 
 def _products(rows: DataFrame, dtype: str, name: str) -> list[Launches]:
-    """The launches of each row."""
     if _TRANSPOSED[0] in rows.columns:
         return [(_column_major(*sizes, dtype=name),) for sizes in _tuples(rows, _BLAS)]
     is_block_scaled = dtype == "fp8_block128"
@@ -108,7 +104,6 @@ def _gemm_launches(m: int, n: int, k: int, *, dtype: str, is_block_scaled: bool)
 
 
 def _tuples(rows: DataFrame, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """The values of those columns, row by row."""
     return zip(*(rows[column].to_numpy().tolist() for column in columns), strict=True)
 
 
@@ -143,19 +138,13 @@ def _attention_groups(frame: DataFrame, book: KnownGPUs, left_out: list[str]) ->
         if not len(rows):
             continue
         sources = _sources(rows)
-        group = Group(
-            gpu_label=label,
-            gpu=target,
-            table="attention",
-            dtype=dtype,
-            phase_or_op=phase,
-            launches=[
-                _attention_launches(*sizes, phase=phase, dtype=name, source=source, target=target)
-                for sizes, source in zip(_tuples(rows, _ATTENTION_SIZES), sources, strict=True)
-            ],
-            latency_us=rows["latency_us"].to_numpy(dtype=np.float64),
-            shape=shape_numbers(*(rows[name] for name in _ATTENTION_SIZES)),
-        )
+        launches = [
+            _attention_launches(*sizes, phase=phase, dtype=name, source=source, target=target)
+            for sizes, source in zip(_tuples(rows, _ATTENTION_SIZES), sources, strict=True)
+        ]
+        names = (label, "attention", dtype, phase)
+        shape = [rows[name] for name in _ATTENTION_SIZES]
+        group = group_of(rows, target, names, launches, shape)
         yield from by_regime(group, regimes(rows))
 
 
@@ -163,7 +152,7 @@ def _sources(rows: DataFrame) -> list[str]:
     """The library that each row says it used, "" where it says none."""
     if "kernel_source" not in rows.columns:
         return [""] * len(rows)
-    found: list[str] = rows["kernel_source"].astype(str).tolist()
+    found: list[str] = rows["kernel_source"].fillna("").astype(str).tolist()
     return found
 
 
@@ -242,16 +231,9 @@ def _collective_groups(frame: DataFrame, book: KnownGPUs, left_out: list[str]) -
         if name is None:
             left_out.append(f"collectives: {len(rows)} rows of {label}: {op} is not NCCL's")
             continue
-        group = Group(
-            gpu_label=label,
-            gpu=target,
-            table="collectives",
-            dtype=dtype,
-            phase_or_op=op,
-            launches=_collective_launches(rows, name, DTYPES.get(dtype, "bfloat16")),
-            latency_us=rows["latency_us"].to_numpy(dtype=np.float64),
-            shape=shape_numbers(rows["message_bytes"], rows["num_gpus"]),
-        )
+        launches = _collective_launches(rows, name, DTYPES.get(dtype, "bfloat16"))
+        shape = (rows["message_bytes"], rows["num_gpus"])
+        group = group_of(rows, target, (label, "collectives", dtype, op), launches, shape)
         yield from _by_source(group, rows)
 
 
@@ -298,19 +280,12 @@ def _memory_groups(frame: DataFrame, book: KnownGPUs, left_out: list[str]) -> It
             left_out.append(f"memory_bound: {len(rows)} rows of {label}: no dtype {dtype}")
             continue
         out_dtype = "float8_e4m3fn" if last.startswith("fp8") else DTYPES[first]
-        yield Group(
-            gpu_label=label,
-            gpu=target,
-            table="memory_bound",
-            dtype=dtype,
-            phase_or_op=op,
-            launches=[
-                (_row_kernel(op, *sizes, dtype=DTYPES[first], out_dtype=out_dtype),)
-                for sizes in _tuples(rows, ("rows", "width", "bytes_moved"))
-            ],
-            latency_us=rows["latency_us"].to_numpy(dtype=np.float64),
-            shape=shape_numbers(rows["rows"], rows["width"]),
-        )
+        launches = [
+            (_row_kernel(op, *sizes, dtype=DTYPES[first], out_dtype=out_dtype),)
+            for sizes in _tuples(rows, ("rows", "width", "bytes_moved"))
+        ]
+        names = (label, "memory_bound", dtype, op)
+        yield group_of(rows, target, names, launches, (rows["rows"], rows["width"]))
 
 
 def _row_kernel(

@@ -69,3 +69,14 @@ def test_registers_and_shared_memory_limit_the_wave() -> None:
     half = A100.shared_memory_per_sm_bytes // 2
     assert wave_size(LaunchSize(1, 256, 0, half), A100) == 2 * A100.num_sms
     assert wave_size(LaunchSize(1, 1024, 255, 10**9), T4) == T4.num_sms
+
+
+def test_an_sm_holds_no_more_ctas_than_its_architecture_lets_it() -> None:
+    small = LaunchSize(10**6, 32)
+
+    held = {name: wave_size(small, gpu) / gpu.num_sms for name, gpu in GENERATIONS.items()}
+
+    assert held == {"P100": 32, "T4": 16, "A100": 32, "A40": 16, "L4": 24, "H100": 32}
+
+
+GENERATIONS = {name: find_gpu(name) for name in ("P100", "T4", "A100", "A40", "L4", "H100")}

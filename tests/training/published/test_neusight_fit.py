@@ -11,6 +11,7 @@ from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.published.neusight import NeuSight
 from neusight.predictors.published.trained_class import load_classes
+from neusight.predictors.training.published import neusight_fit
 from neusight.predictors.training.published.neusight_fit import fit_neusight
 
 pandas = pytest.importorskip("pandas")
@@ -58,8 +59,9 @@ def test_the_utilization_of_a_table_is_found(tmp_path: Path) -> None:
     assert estimate.origin == "trained"
 
 
-def test_equal_seeds_give_equal_weights(tmp_path: Path) -> None:
+def test_equal_seeds_give_equal_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = table(tmp_path)
+    monkeypatch.setattr(neusight_fit, "MOST_ROWS", 200)  # of each GPU, drawn by the seed
     for place in ("first", "second"):
         fit_neusight(folder, tmp_path / place, width=8, seen_rows=2000, seed=3)
     first, second = (
