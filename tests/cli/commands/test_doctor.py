@@ -228,6 +228,16 @@ def test_the_command_prints_and_writes_its_findings(
     assert json.loads((tmp_path / "d.json").read_text())["findings"][0]["state"] == "ok"
 
 
+def test_findings_that_cannot_be_written_are_wrong_use(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "examine", lambda: [Finding("torch", "ok", "2.13.0")])
+    (tmp_path / "file").touch()
+
+    assert main(["doctor", "--json", str(tmp_path / "file" / "d.json")]) == 2
+    assert "d.json cannot be written: File exists" in capsys.readouterr().err
+
+
 def test_a_problem_is_exit_code_one(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
