@@ -417,24 +417,27 @@ def test_a_budget_without_cuda_work_fails(run: pytest.Pytester) -> None:
 
 
 @pytest.mark.parametrize(
-    "marker",
+    ("marker", "amount"),
     [
-        "latency_budget(12)",
-        'latency_budget(gpu="H100")',
-        'latency_budget(gpu="H100", ms="12")',
-        'latency_budget(gpu="H100", ms=-1)',
-        'latency_budget(gpu="H100", seconds=1)',
-        'latency_budget(gpu="H100", ms=1, operator=3)',
-        'memory_budget(gpu="H100", gib=3, operator="aten::linear")',
-        "memory_budget(gib=3)",
-        'ttft_budget(gpu="H100", gib=3)',
-        "tpot_budget(ms=3)",
+        ("latency_budget(12)", "ms=12"),
+        ('latency_budget(gpu="H100")', "ms=12"),
+        ('latency_budget(gpu="H100", ms="12")', "ms=12"),
+        ('latency_budget(gpu="H100", ms=-1)', "ms=12"),
+        ('latency_budget(gpu="H100", seconds=1)', "ms=12"),
+        ('latency_budget(gpu="H100", ms=1, operator=3)', "ms=12"),
+        ('memory_budget(gpu="H100", gib=3, operator="aten::linear")', "gib=40"),
+        ("memory_budget(gib=3)", "gib=40"),
+        ('ttft_budget(gpu="H100", gib=3)', "ms=200"),
+        ("tpot_budget(ms=3)", "ms=20"),
     ],
 )
-def test_a_budget_that_says_nothing_is_refused(marker: str, run: pytest.Pytester) -> None:
+def test_a_budget_that_says_nothing_is_refused(
+    marker: str, amount: str, run: pytest.Pytester
+) -> None:
     run.makepyfile(f"import pytest\n\n@pytest.mark.{marker}\ndef test_step(): pass\n")
 
-    assert "write it as" in result_of(run, errors=1)
+    name = marker.partition("(")[0]
+    assert f'write it as {name}(gpu="H100", {amount}).' in result_of(run, errors=1)
 
 
 def test_a_budget_on_a_unittest_is_refused(run: pytest.Pytester) -> None:
