@@ -237,7 +237,10 @@ def kind_of(kernel: Kernel, vendor: str = "nvidia") -> MemoryKind:
         kind = kind._replace(elements=_ERROR_FUNCTIONS[kernel.name])
     if kernel.variant == "cat" and kernel.layout == "channels_last" and vendor == "nvidia":
         return kind._replace(elements=_CAT_NHWC_ELEMENTS)
-    if kernel.layout not in ("scalar", "strided") or _is_special(kernel):
+    # What the kernel does may say more than its class and layout.
+    is_named = kernel.name in _BULK or kernel.name == SERIAL_SUM
+    is_special = is_named or kernel.scatters or kernel.selects
+    if kernel.layout not in ("scalar", "strided") or is_special:
         return kind
     floor_factor = max(kind.floor_factor, _SCALAR_FLOOR)
     if kernel.layout == "strided":
@@ -252,11 +255,6 @@ def kind_of(kernel: Kernel, vendor: str = "nvidia") -> MemoryKind:
     elif kernel.variant == "cat":
         elements = _CAT_ELEMENTS
     return kind._replace(elements=elements, floor_factor=floor_factor)
-
-
-def _is_special(kernel: Kernel) -> bool:
-    """Whether what the kernel does says more than its class and layout."""
-    return kernel.name in _BULK or kernel.name == SERIAL_SUM or kernel.scatters or kernel.selects
 
 
 def _kind_of_contiguous(kernel: Kernel, vendor: str) -> MemoryKind:
