@@ -75,8 +75,7 @@ def missing(feature: str | None = None) -> list[TorchInternal]:
     >>> missing("opening")
     []
     """
-    rows = [row for row in table() if feature in (None, row.feature)]
-    return _absent(rows)
+    return _absent(row for row in table() if feature in (None, row.feature))
 
 
 def require(feature: str) -> None:
@@ -193,16 +192,12 @@ def _split(name: str) -> tuple[ModuleType, list[str]]:
     module = import_module(parts[0])
     for index in range(1, len(parts)):
         inner = ".".join(parts[: index + 1])
-        if inner not in sys.modules and (
-            hasattr(module, parts[index]) or not _can_import(module, inner)
-        ):
-            return module, parts[index:]
+        if inner not in sys.modules:
+            is_module = hasattr(module, "__path__") and not hasattr(module, parts[index])
+            if not is_module or find_spec(inner) is None:
+                return module, parts[index:]
         module = import_module(inner)
     return module, []
-
-
-def _can_import(parent: ModuleType, name: str) -> bool:
-    return hasattr(parent, "__path__") and find_spec(name) is not None
 
 
 def _example(module: ModuleType, path: list[str]) -> Any:
@@ -210,21 +205,9 @@ def _example(module: ModuleType, path: list[str]) -> Any:
     return _EXAMPLES[".".join([module.__name__, *path])]()
 
 
-def _operator() -> Any:
-    import torch
-
-    return torch.ops.aten.add.Tensor
-
-
-def _packet() -> Any:
-    import torch
-
-    return torch.ops.aten.add
-
-
 _EXAMPLES: dict[str, Callable[[], Any]] = {
-    "torch._ops.OpOverload": _operator,
-    "torch._ops.OpOverloadPacket": _packet,
+    "torch._ops.OpOverload": lambda: import_module("torch").ops.aten.add.Tensor,
+    "torch._ops.OpOverloadPacket": lambda: import_module("torch").ops.aten.add,
 }
 _CHECKS: dict[str, Callable[[str], bool]] = {
     "attribute": _has_attribute,

@@ -78,7 +78,6 @@ def _install_loading(patches: Patches) -> None:
 
 
 def _moved(found: Any, to_home: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """A tensor or a whole module, where the script wants it."""
     return to_home(found) if isinstance(found, torch.Tensor) else found._apply(to_home)
 
 

@@ -86,12 +86,14 @@ _WITHOUT_FOLDER = "import sys\nsys.path[:] = [place for place in sys.path if pla
 
 _SELF_CHECK_PROGRAM = """
 import torch
-from neusight.fake_cuda.core import IS_CUDA_BUILD, _patched_core
+from contextlib import ExitStack
+from neusight.fake_cuda.core import IS_CUDA_BUILD, _patch_core
 from torch._subclasses.fake_tensor import FakeTensorMode
 class Mode(FakeTensorMode):
     avoid_device_init = True
 answers = torch.cuda.is_initialized, torch.cuda.current_device
-with _patched_core():
+with ExitStack() as undo:
+    _patch_core(undo)
     torch.cuda.is_initialized = lambda: True
     torch.cuda.current_device = lambda: 0
     assert IS_CUDA_BUILD or torch._C._get_accelerator().type == "cuda"
@@ -143,10 +145,6 @@ def _constant(value: int | float) -> int:
     return address
 
 
-def _guard_slot() -> ctypes.Array[ctypes.c_void_p]:
-    return (ctypes.c_void_p * _NUM_DEVICE_TYPES).in_dll(_library("libc10.so"), _GUARD_TABLE)
-
-
 def _register_stub_guard() -> None:
     """Registers a guard that answers 0 to all; torch then replaces it by its own fake guard."""
     zero = _constant(0)
@@ -163,7 +161,7 @@ def _register_stub_guard() -> None:
 def _enter_device_guard(undo: ExitStack) -> None:
     """A device guard for CUDA that touches no driver. It stays on a CPU build: no torch call there
     can determine, and tensors of the forecast may still be alive."""
-    slot = _guard_slot()
+    slot = (ctypes.c_void_p * _NUM_DEVICE_TYPES).in_dll(_library("libc10.so"), _GUARD_TABLE)
     real = slot[_CUDA_DEVICE_TYPE]
     has_gpu = torch.cuda.device_count() > 0
     if not has_gpu:
@@ -240,13 +238,6 @@ def _patch_core(undo: ExitStack) -> None:
 
 
 @contextmanager
-def _patched_core() -> Iterator[None]:
-    with ExitStack() as undo:
-        _patch_core(undo)
-        yield
-
-
-@contextmanager
 def cuda_core() -> Iterator[None]:
     """As `enter_cuda_core`, for the time of a block."""
     with ExitStack() as undo:
@@ -273,10 +264,6 @@ def build_key() -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
-def _cache_file() -> Path:
-    return user_cache_folder() / f"core-{build_key()}-{__version__}.json"
-
-
 @lru_cache(maxsize=1)
 def self_check() -> None:
     """Proves in a subprocess, once for each torch build, that this build can be patched.
@@ -287,7 +274,8 @@ def self_check() -> None:
     """
     refuse_platform()
     refuse_torch(torch.__version__, is_rocm=torch.version.hip is not None)
-    reason = failure_apart(_SELF_CHECK_PROGRAM, _cache_file())
+    kept = user_cache_folder() / f"core-{build_key()}-{__version__}.json"
+    reason = failure_apart(_SELF_CHECK_PROGRAM, kept)
     if reason:
         raise UnsupportedTorchError(
             f"torch {torch.__version__} failed neusight's self-check ({reason}). "
@@ -316,7 +304,8 @@ def failure_apart(program: str, kept: Path, **variables: str) -> str:
         return ""
     reason = _run_apart(program, variables)
     if not reason:
-        _remember(kept)
+        with suppress(OSError):  # a read-only home: the next process checks again
+            write_atomically(kept, json.dumps({"ok": True}).encode())
     return reason
 
 
@@ -359,8 +348,3 @@ def _self_check_limit_s() -> float:
             f"{SELF_CHECK_LIMIT_VARIABLE} is {stated!r}; it must be a number of seconds above 0."
         )
     return limit_s
-
-
-def _remember(cache: Path) -> None:
-    with suppress(OSError):  # a read-only home: the next process checks again
-        write_atomically(cache, json.dumps({"ok": True}).encode())

@@ -6,7 +6,7 @@ import copyreg
 import threading
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,10 +19,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from neusight.fake_cuda.inlined import tensor_maker
 from neusight.fake_cuda.patching import Patches
+from neusight.recording.recorder import Recorder, RecordingMode
 from neusight.recording.tensor import ForecastTensor
-
-if TYPE_CHECKING:
-    from neusight.recording.recorder import Recorder
 
 
 def install_modules(patches: Patches, recorder: Recorder) -> None:
@@ -86,8 +84,7 @@ def _install_pinned_tensors(patches: Patches, recorder: Recorder) -> None:
     tensor = tensor_maker(make_tensor, make_pinned)
     # TorchScript knows builtins by identity.
     builtins = _get_builtin_table()  # type: ignore[no-untyped-call, unused-ignore]
-    patches.on_restore(lambda: builtins.pop(id(tensor), None))
-    builtins[id(tensor)] = "aten::tensor"
+    patches.put(builtins, id(tensor), "aten::tensor")
     patches.set(torch, "tensor", tensor)
 
 
@@ -155,9 +152,8 @@ class _MovedTensors:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._swapped: list[tuple[Any, Any]] = []
-        self._buffers: list[tuple[nn.Module, str, Any]] = []
-        self._replaced: list[tuple[nn.Module, str, Any]] = []
-        self._scripted: list[tuple[nn.Module, str, Any]] = []
+        #: Tables of modules, and what stood in them by name.
+        self._held: list[tuple[dict[str, Any], str, Any]] = []
         self._meant: Any = WeakIdKeyDictionary()
 
     def lazy(self, tensor: Any, fn: Callable[[Any], Any]) -> None:
@@ -193,7 +189,7 @@ class _MovedTensors:
         if isinstance(module, torch.jit.ScriptModule):
             # It holds the tensor below the Python object, which has another one now.
             module._parameters[name] = parameter
-            self._scripted.append((module, name, parameter))
+            self._held.append((module._parameters, name, parameter))
         self._recorder.storages.mark(parameter, "parameter")
         if gradient is None:
             return
@@ -206,14 +202,13 @@ class _MovedTensors:
     def _replace(self, module: nn.Module, name: str, parameter: Any, moved: Any) -> None:
         is_from_before = not isinstance(parameter, ForecastTensor)
         if is_from_before or any(tensor is parameter for tensor, _ in self._swapped):
-            self._replaced.append((module, name, parameter))
+            self._held.append((module._parameters, name, parameter))
         module._parameters[name] = nn.Parameter(moved, parameter.requires_grad)
 
     def buffer(self, module: Any, name: str, buffer: Any, fn: Callable[[Any], Any]) -> None:
-        """Moves a buffer; the module holds the new tensor."""
         moved = fn(buffer)
         if moved is not buffer and not isinstance(buffer, ForecastTensor):
-            self._buffers.append((module, name, buffer))
+            self._held.append((module._buffers, name, buffer))
         module._buffers[name] = moved
         self._recorder.storages.mark(moved, "buffer")
 
@@ -221,32 +216,22 @@ class _MovedTensors:
         """A model that was there before the forecast gets its own tensors back."""
         for tensor, real in reversed(self._swapped):
             _swap(tensor, real)
-        for module, name, parameter in self._scripted:
-            module._parameters[name] = parameter
-        for module, name, buffer in reversed(self._buffers):
-            module._buffers[name] = buffer
-        for module, name, parameter in reversed(self._replaced):
-            module._parameters[name] = parameter
+        for table, name, held in reversed(self._held):
+            table[name] = held
 
 
 def _take_over(tensor: Any, moved: Any, swapped: list[tuple[Any, Any]]) -> None:
     """Gives `tensor` the contents of `moved` and keeps its identity, which optimizers hold."""
     if moved is tensor:
         return
-    if is_traceable_wrapper_subclass(moved):  # DTensor: as torch does it, what is inside included
-        wrapper: Any = moved
-        wrapper = wrapper.detach().requires_grad_(tensor.requires_grad)
-        wrapper._is_param = isinstance(tensor, nn.Parameter)
-        _swap(tensor, wrapper)
-        swapped.append((tensor, wrapper))
-    elif isinstance(tensor, ForecastTensor):
-        tensor.data = moved
-    elif isinstance(moved, ForecastTensor):
-        requires_grad = tensor.requires_grad
-        moved = moved.detach().requires_grad_(requires_grad)
-        moved._is_param = isinstance(tensor, nn.Parameter)
-        _swap(tensor, moved)
-        swapped.append((tensor, moved))
+    # DTensor: as torch does it, what is inside included.
+    is_wrapper = is_traceable_wrapper_subclass(moved)
+    if is_wrapper or (isinstance(moved, ForecastTensor) and not isinstance(tensor, ForecastTensor)):
+        taken: Any = moved
+        taken = taken.detach().requires_grad_(tensor.requires_grad)
+        taken._is_param = isinstance(tensor, nn.Parameter)
+        _swap(tensor, taken)
+        swapped.append((tensor, taken))
     else:
         tensor.data = moved
 
@@ -318,8 +303,6 @@ def _install_threads(patches: Patches, recorder: Recorder) -> None:
     original = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
 
     def bootstrap(self: threading.Thread) -> None:
-        from neusight.recording.recorder import RecordingMode
-
         if not recorder.is_open:
             original(self)
             return

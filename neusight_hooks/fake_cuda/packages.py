@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from neusight.fake_cuda.import_hooks import when_imported
+from neusight.fake_cuda.inlined import is_tracers_tensor
 from neusight.fake_cuda.patching import Patches
 from neusight.recording.tensor import ForecastTensor
 
@@ -63,8 +64,6 @@ def install_packages(
     patches.on_restore(_forget_answers)
 
     def patch_transformers(module: Any) -> None:
-        from neusight.fake_cuda.inlined import is_tracers_tensor
-
         patches.replace_code(module, "is_fake_tensor", is_tracers_tensor)
 
     when_imported(patches, "transformers.utils.import_utils", patch_transformers)

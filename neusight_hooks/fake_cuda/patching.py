@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import ExitStack, contextmanager
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple, cast
@@ -140,6 +140,14 @@ class Patches:
             for name, value in list(names.items()):
                 if id(value) in originals:
                     names[name] = originals.get((id(value), name), originals[id(value)])
+
+    def put(self, table: MutableMapping[Any, Any], key: object, value: object) -> None:
+        """Sets `table[key]`; at restore it is as before, or gone."""
+        if key in table:
+            self.undo.callback(table.__setitem__, key, table[key])
+        else:
+            self.undo.callback(table.pop, key, None)
+        table[key] = value
 
     def on_restore(self, undo: Callable[[], object]) -> None:
         """Adds something of one's own to undo."""

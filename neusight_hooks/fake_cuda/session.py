@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -19,7 +19,9 @@ from neusight.fake_cuda.compiling.compiler import install_compiler
 from neusight.fake_cuda.compiling.trial import install_trial
 from neusight.fake_cuda.compiling.wrappers import Wrappers
 from neusight.fake_cuda.core import enter_cuda_core, record_functions_failure
+from neusight.fake_cuda.distributed.peers.link import Link
 from neusight.fake_cuda.distributed.peers.waiting_time import DEFAULT_WAIT_S
+from neusight.fake_cuda.distributed.rank import Rank
 from neusight.fake_cuda.modules import install_modules
 from neusight.fake_cuda.nested.construction import install_nested
 from neusight.fake_cuda.nvml.installation import install_nvml
@@ -50,23 +52,19 @@ from neusight.fake_cuda.user_extensions.gradients import install_gradients
 from neusight.fake_cuda.user_extensions.numeric_checks import install_numeric_checks
 from neusight.fake_cuda.user_extensions.subclasses import install_subclasses
 from neusight.fake_cuda.user_kernels import install_user_kernels
+from neusight.predictors.gpu import GPU
 from neusight.recording.call_stack import CallStacks
 from neusight.recording.dispatch.eager_errors import quiet_fake_kernels
 from neusight.recording.dispatch.operator_calls import OperatorCalls
 from neusight.recording.dispatch.record_functions import RecordFunctions
 from neusight.recording.handlers import HANDLERS
 from neusight.recording.recorder import Recorder, RecordingMode
+from neusight.timeline.host import HostProfile
+from neusight.timeline.launches import Pricing
 
 if not missing("distributed"):
     # Its modules take such names at their top, from a torch that is not patched yet.
     import neusight.fake_cuda.distributed.installation  # noqa: F401  (loaded for later)
-
-if TYPE_CHECKING:
-    from neusight.fake_cuda.distributed.peers.link import Link
-    from neusight.fake_cuda.distributed.rank import Rank
-    from neusight.predictors.gpu import GPU
-    from neusight.timeline.host import HostProfile
-    from neusight.timeline.launches import Pricing
 
 
 @dataclass
@@ -158,9 +156,13 @@ def _install_distributed(on: Opening) -> None:
     """Process groups; where this torch lacks what they need, the first one that a program creates
     is an UnsupportedTorchError, and programs on one GPU run as ever."""
     if missing("distributed"):
-        if on.rank is not None:
+
+        def refuse(*args: object, **kwargs: object) -> None:
             require("distributed")
-        on.patches.set(torch.distributed, "init_process_group", _refuse_process_groups)
+
+        if on.rank is not None:
+            refuse()
+        on.patches.set(torch.distributed, "init_process_group", refuse)
         return
     from neusight.fake_cuda.distributed.installation import install_distributed
 
@@ -168,10 +170,6 @@ def _install_distributed(on: Opening) -> None:
         on.patches, on.recorder, on.gpu, on.on_query, on.rank, on.link, on.wait_s,
         virtual_time=on.virtual_time,
     )  # fmt: skip
-
-
-def _refuse_process_groups(*args: object, **kwargs: object) -> None:
-    require("distributed")
 
 
 def _install_generators(on: Opening) -> None:
@@ -218,7 +216,10 @@ def _install_overlay(on: Opening) -> None:
 
 def _install_settings(on: Opening) -> None:
     """What torch and Python set for themselves is so again afterwards."""
-    _set_only_lift_cpu_tensors(on.undo)
+    # torch.tensor(..., device="cuda") makes a CPU tensor and moves it; it writes to no GPU.
+    lifts: Any = torch._C._set_only_lift_cpu_tensors
+    on.undo.callback(lifts, torch._C._only_lift_cpu_tensors())
+    lifts(True)
     _raise_recursion_limit(on.undo)
     on.undo.callback(torch.set_rng_state, torch.get_rng_state())
     on.undo.enter_context(torch.autograd.set_multithreading_enabled(False))
@@ -287,9 +288,3 @@ def _raise_recursion_limit(undo: ExitStack) -> None:
 
     undo.callback(restore)
     sys.setrecursionlimit(room)
-
-
-def _set_only_lift_cpu_tensors(undo: ExitStack) -> None:
-    """torch.tensor(..., device="cuda") makes a CPU tensor and moves it; it writes to no GPU."""
-    undo.callback(torch._C._set_only_lift_cpu_tensors, torch._C._only_lift_cpu_tensors())
-    torch._C._set_only_lift_cpu_tensors(True)

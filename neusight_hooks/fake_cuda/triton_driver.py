@@ -19,7 +19,6 @@ class TargetDriver:
 
     @staticmethod
     def is_active() -> bool:
-        """Always True."""
         return True
 
     def get_device_properties(self, device: int) -> dict[str, int]:
@@ -46,34 +45,26 @@ class TargetDriver:
         return compiler.GPUTarget("cuda", major * 10 + minor, properties.warp_size)
 
     def get_active_torch_device(self) -> torch.device:
-        """The current GPU."""
         return torch.device("cuda", torch.cuda.current_device())
 
     def get_device_interface(self) -> Any:
-        """The module that makes events and waits."""
         return torch.cuda
 
     def get_current_device(self) -> int:
-        """Its number."""
         return torch.cuda.current_device()
 
     def set_current_device(self, device: int) -> None:
-        """Makes that GPU the current one."""
         torch.cuda.set_device(device)
 
     def get_current_stream(self, device: int | None = None) -> int:
-        """The stream's handle."""
         return int(torch.cuda.current_stream(device).cuda_stream)
 
     def get_benchmarker(self) -> Any:
-        """Triton's own."""
         testing: Any = import_module("triton.testing")
         return testing.do_bench
 
     def get_empty_cache_for_benchmark(self) -> torch.Tensor:
-        """What is written before each run of a benchmark."""
         return torch.empty(_EMPTYING_BYTES // 4, dtype=torch.int, device="cuda")
 
     def clear_cache(self, cache: torch.Tensor) -> None:
-        """Fills it with zeros."""
         cache.zero_()

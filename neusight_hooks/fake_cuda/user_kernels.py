@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
@@ -17,11 +17,9 @@ from neusight.fake_cuda.patching import Patches
 from neusight.fake_cuda.triton_driver import TargetDriver
 from neusight.ops import mapped_ops
 from neusight.recording.dispatch.op_cache import KnownOp
+from neusight.recording.recorder import Recorder
 from neusight.recording.recording import Argument, OpSignature
 from neusight.recording.signature import spec_of
-
-if TYPE_CHECKING:
-    from neusight.recording.recorder import Recorder
 
 #: A launch of a Triton kernel as an op, for graphs: torch.compile knows no other kernels where
 #: Triton is not installed. `order` are the names of its arguments, `names` the same in the order of
@@ -157,7 +155,6 @@ class UserKernel:
         self._name, self._parameters = _named(name, source)
 
     def run(self, *args: Any, **kwargs: Any) -> None:
-        """One launch."""
         names = [*self._parameters, *(f"arg_{at}" for at in range(len(args)))]
         record_launch(self._recorder, self._name, dict(zip(names, args, strict=False)))
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -15,9 +15,7 @@ from neusight.fake_cuda.patching import Patches
 from neusight.fake_cuda.user_kernels import record_launch
 from neusight.predictors.errors import UnmappedOpError
 from neusight.recording.call_stack import call_site
-
-if TYPE_CHECKING:
-    from neusight.recording.recorder import Recorder
+from neusight.recording.recorder import Recorder
 
 #: Endings of files that nvcc compiles.
 _CUDA_FILES = (".cu", ".cuh")
@@ -50,7 +48,6 @@ class _Kernel:
         shared_mem: int = 0,
         stream: Any = None,
     ) -> None:
-        """Launches it."""
         if any(isinstance(arg, torch.Tensor) and not arg.is_cuda for arg in args or ()):
             raise ValueError("All tensor arguments must be CUDA tensors or pinned CPU tensors")
         given = {f"arg_{place}": arg for place, arg in enumerate(args or ())}

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from email.message import Message
 from importlib import import_module, metadata
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from types import FrameType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from neusight.stubs.catalogue import CATALOGUE, TAKE_WHAT_IS_THERE
 from neusight.stubs.requirements import is_optional, lacks_what_is_imported
-
-if TYPE_CHECKING:
-    from contextlib import ExitStack
-
 
 #: Where the spec of a stub says that it comes from.
 _ORIGIN = "stub of neusight"
@@ -76,7 +73,9 @@ class _StubFinder(metadata.DistributionFinder):
             return self._guarded(real)
         if not _may_find(package):
             return None
-        _settle(package)
+        settle = getattr(_home_of(package), "settle", None)
+        if settle is not None:  # what must be done before the stub can be found
+            settle()
         return _spec_of(fullname)
 
     def _real(
@@ -112,7 +111,6 @@ class _StubFinder(metadata.DistributionFinder):
     def find_distributions(
         self, context: metadata.DistributionFinder.Context | None = None
     ) -> Iterable[metadata.Distribution]:
-        """The distributions of the packages that are replaced."""
         wanted = None if context is None else context.name
         for package, stub in CATALOGUE.items():
             is_requested = wanted is None or _plain(wanted) in (_plain(stub.distribution), package)
@@ -182,20 +180,12 @@ def _name_of(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__", ""))
 
 
-def _settle(package: str) -> None:
-    """Runs what must be done before the stub can be found."""
-    settle = getattr(import_module(f"{_HOMES}.{CATALOGUE[package].home}"), "settle", None)
-    if settle is not None:
-        settle()
-
-
-#: Where the stubs are.
-_HOMES = "neusight.stubs.packages"
+def _home_of(package: str) -> Any:
+    return import_module(f"neusight.stubs.packages.{CATALOGUE[package].home}")
 
 
 def _modules_of(package: str) -> Mapping[str, Mapping[str, Any]]:
-    home: Any = import_module(f"{_HOMES}.{CATALOGUE[package].home}")
-    modules: Mapping[str, Mapping[str, Any]] = home.MODULES
+    modules: Mapping[str, Mapping[str, Any]] = _home_of(package).MODULES
     return modules
 
 
@@ -245,7 +235,6 @@ class _Distribution(metadata.Distribution):
         self._headers["Version"] = version
 
     def read_text(self, filename: str) -> str | None:
-        """The text of a file of the metadata."""
         return {
             "METADATA": self._headers.as_string(),
             "top_level.txt": f"{self._package}\n",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -64,16 +65,12 @@ def _count(weight: Tensor) -> None:
     count_use(_PACKAGE, _LABEL)
 
 
-_made: dict[str, Any] = {}
-
-
+@cache
 def _op(name: str) -> Any:
-    if name not in _made:
-        _made[name] = make_op(
-            f"finegrained_fp8::{name}(Tensor input, Tensor weight, Tensor scales, "
-            "ScalarType dtype) -> Tensor",
-            lambda input, weight, scales, dtype: input.new_empty(
-                (*input.shape[:-1], weight.shape[-2]), dtype=dtype
-            ),
-        )
-    return _made[name]
+    return make_op(
+        f"finegrained_fp8::{name}(Tensor input, Tensor weight, Tensor scales, "
+        "ScalarType dtype) -> Tensor",
+        lambda input, weight, scales, dtype: input.new_empty(
+            (*input.shape[:-1], weight.shape[-2]), dtype=dtype
+        ),
+    )

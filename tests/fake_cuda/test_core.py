@@ -192,10 +192,11 @@ def test_a_damaged_memory_is_checked_again(
     fresh_check: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(core, "_SELF_CHECK_PROGRAM", f"print({SELF_CHECK_PASSED!r})")
-    file = core._cache_file()
-    file.parent.mkdir(parents=True)
+    self_check()
+    [file] = fresh_check.rglob("core-*.json")
     file.write_text("{ not json")
 
+    self_check.cache_clear()
     self_check()
 
     assert json.loads(file.read_text()) == {"ok": True}

@@ -337,7 +337,7 @@ class _RequestedCall:
 
     def _link(self, name: str) -> str:
         place = os.readlink(f"/proc/{self.request.process}/{name}")
-        visible = self._overlay.visible_of(place)
+        visible = self._overlay.store.visible_of(place)
         self.starts_in_store |= visible != place
         return visible
 

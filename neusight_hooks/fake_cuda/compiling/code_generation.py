@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from neusight.fake_cuda.compiling.rules.constants import OnCPU
 from neusight.fake_cuda.patching import Patches
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def install_code_generation(patches: Patches) -> None:

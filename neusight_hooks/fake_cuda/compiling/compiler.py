@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -31,10 +33,8 @@ from neusight.fake_cuda.compiling.tracing import install_tracing
 from neusight.fake_cuda.compiling.wrappers import Wrappers, install_wrappers
 from neusight.fake_cuda.patching import Patches
 from neusight.fake_cuda.torch_api.overrides import attention_query_result
-
-if TYPE_CHECKING:
-    from neusight.predictors.gpu import GPU
-    from neusight.recording.recorder import Recorder
+from neusight.predictors.gpu import GPU
+from neusight.recording.recorder import Recorder
 
 #: Backends of torch that compile for no GPU, beside Inductor.
 _WITHOUT_GPU = (
@@ -99,25 +99,18 @@ def _has_same_results(gpu: GPU, queries: Mapping[str, object]) -> bool:
     )
 
 
+@dataclass(eq=False)
 class _Compiler:
     """What torch.compile needs of a forecast, set up where it is first called."""
 
-    def __init__(
-        self,
-        patches: Patches,
-        recorder: Recorder,
-        gpu: GPU,
-        on_query: Callable[[str, object], None],
-        wrappers: Wrappers,
-    ) -> None:
-        self._patches = patches
-        self._recorder = recorder
-        self._gpu = gpu
-        self._on_query = on_query
-        self._wrappers = wrappers
-        self._cache_folder = cache_folder()
-        self._is_ready: bool | None = None
-        self._compile_frame: Any = None  # torch's own, where it waits for the first use
+    _patches: Patches
+    _recorder: Recorder
+    _gpu: GPU
+    _on_query: Callable[[str, object], None]
+    _wrappers: Wrappers
+    _cache_folder: Path | None = field(default_factory=cache_folder)
+    _is_ready: bool | None = None
+    _compile_frame: Any = None  # torch's own, where it waits for the first use
 
     def is_ready(self) -> bool:
         """Whether programs are compiled; False where torch's internals have moved."""

@@ -8,14 +8,11 @@ from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import CodeType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from neusight.fake_cuda.patching import Patches
-from neusight.recording.call_stack import file_name
+from neusight.recording.call_stack import CallStacks, file_name
 from neusight.recording.recording import CompiledFrame, GraphBreak
-
-if TYPE_CHECKING:
-    from neusight.recording.call_stack import CallStacks
 
 
 def install_frames(

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from neusight.fake_cuda.compiling.origins import ops_of
-from neusight.fake_cuda.compiling.rules.flex_attention import attention_of
+from neusight.fake_cuda.compiling.rules.flex_attention import attention_of, number_of
 
 Kind = Literal["pointwise", "reduction", "persistent_reduction", "foreach", "template"]
 
@@ -24,12 +24,10 @@ class TouchedBuffer(NamedTuple):
 
     @property
     def is_read(self) -> bool:
-        """Whether its elements are loaded."""
         return not self.name.startswith("out_")
 
     @property
     def is_written(self) -> bool:
-        """Whether its elements are stored."""
         return self.name.startswith(("out_", "in_out_", "ws_"))
 
 
@@ -54,7 +52,6 @@ class FusedKernel(NamedTuple):
 
     @property
     def num_elements(self) -> int:
-        """Elements that it goes over."""
         return math.prod(size for _, size in self.numels)
 
 
@@ -78,7 +75,7 @@ def described(name: str, source: str, nodes: Sequence[Any], kernel: Any) -> Fuse
     nodes = [node for node in nodes if hasattr(node, "get_nodes")]  # others are marks of loops
     kind = _kind(kernel)
     numels = {
-        prefix: _hint(size)
+        prefix: number_of(size)
         for prefix, size in getattr(kernel, "numels", {}).items()
         if kind != "pointwise" or not prefix.startswith("r")  # no argument of its launches
     }
@@ -106,27 +103,17 @@ def _rows_of_a_cta(kind: Kind) -> int:
     return _TUNED_ROWS if tunes else 1
 
 
-def _hint(size: Any) -> int:
-    """The number, or the one that stands for it while sizes are symbols."""
-    from torch._inductor.virtualized import V
-
-    return int(V.graph.sizevars.optimization_hint(size, fallback=1))
-
-
 def _kind(kernel: Any) -> Kind:
     name = type(kernel).__name__
     if "Template" in name:
         return "template"
     if "Combo" in name:
         return "foreach"
-    if not getattr(kernel, "inside_reduction", False) and not _reduces(kernel):
+    features = getattr(kernel, "features", None)
+    reduces = features is not None and features.is_reduction()
+    if not getattr(kernel, "inside_reduction", False) and not reduces:
         return "pointwise"
     return "persistent_reduction" if getattr(kernel, "persistent_reduction", False) else "reduction"
-
-
-def _reduces(kernel: Any) -> bool:
-    features = getattr(kernel, "features", None)
-    return bool(features is not None and features.is_reduction())
 
 
 def _buffers(
@@ -164,7 +151,7 @@ def _touched(
         else:
             touched_by[f"unknown {position}"] = elements
     touched = sum(touched_by.values())
-    return touched if touched < _hint(V.graph.get_numel(buffer)) else None
+    return touched if touched < number_of(V.graph.get_numel(buffer)) else None
 
 
 def _num_indices(kernel: Any, accesses: Mapping[str, Iterable[Any]]) -> int | None:
@@ -191,7 +178,7 @@ def _num_indices(kernel: Any, accesses: Mapping[str, Iterable[Any]]) -> int | No
 def _num_places(access: Any) -> int:
     """Values of the loop variables that an access goes by."""
     ranges = dict(zip(access.var_names, access.size, strict=True))
-    return math.prod(_hint(ranges[name]) for name in access.index.free_symbols & ranges.keys())
+    return math.prod(number_of(ranges[name]) for name in access.index.free_symbols & ranges.keys())
 
 
 #: A loop over the elements of a row, by 2.13's names for its variable.
@@ -308,9 +295,8 @@ def num_instructions(source: str, *, rows: int = 1) -> int:
     """
     lines = source[max(0, source.rfind("@triton.jit")) :].splitlines()
     inside = _are_inside_loops(lines)
-    if any(inside) or rows > 1:
-        each = inside if any(inside) else [True] * len(lines)
-        counts = [_instructions(line) * counted for line, counted in zip(lines, each, strict=True)]
+    if any(inside):
+        counts = [_instructions(line) * is_in for line, is_in in zip(lines, inside, strict=True)]
         return _shared_among(rows, lines, counts)
     counts = [_instructions(line) for line in lines]
     of_runs = sum(count for count, is_so in zip(counts, _are_of_runs(lines), strict=True) if is_so)

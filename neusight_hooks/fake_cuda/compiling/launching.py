@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -13,12 +13,10 @@ from neusight.fake_cuda.compiling.fused_kernel import FusedKernel
 from neusight.fake_cuda.compiling.rules.flex_attention import FlexAttention, with_mask_known
 from neusight.fake_cuda.patching import Patches
 from neusight.recording.dispatch.op_cache import KnownOp
+from neusight.recording.recorder import Recorder
 from neusight.recording.recording import Argument, OpSignature
 from neusight.recording.signature import spec_of
 from neusight.recording.tensor import ForecastTensor
-
-if TYPE_CHECKING:
-    from neusight.recording.recorder import Recorder
 
 #: Bytes at which Inductor wants its inputs to begin (torch._inductor.utils.ALIGNMENT).
 _ALIGNMENT = 16
@@ -33,7 +31,6 @@ class KernelLauncher:
         self._known: dict[Any, KnownOp] = {}
 
     def run(self, *args: Any, **kwargs: Any) -> None:
-        """One launch, with the tensors and sizes of the call."""
         with torch._C._DisableTorchDispatch():
             key: Any = tuple(
                 (tuple(arg.shape), arg.stride(), arg.dtype)

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -16,10 +16,8 @@ from neusight.fake_cuda.modules import forget_forecast_state
 from neusight.fake_cuda.patching import Patches
 from neusight.interrupts import runs_the_program
 from neusight.recording.hooks import ProgramHooks
+from neusight.recording.recorder import Recorder, RecordingMode
 from neusight.recording.tensor import ForecastTensor
-
-if TYPE_CHECKING:
-    from neusight.recording.recorder import Recorder
 
 
 def install_tracing(patches: Patches, recorder: Recorder) -> None:
@@ -39,8 +37,7 @@ def _install_tensors(patches: Patches) -> None:
 
     # Without these, every op on such a tensor is a graph break.
     wrappers = builder.VariableBuilder._type_dispatch()
-    patches.on_restore(lambda: wrappers.pop(ForecastTensor, None))
-    wrappers[ForecastTensor] = builder.VariableBuilder.wrap_tensor
+    patches.put(wrappers, ForecastTensor, builder.VariableBuilder.wrap_tensor)
     infer = builder.infer_subclass_type
 
     def infer_subclass_type(value: Any) -> Any:
@@ -85,8 +82,6 @@ def _skip_with_all_they_call(patches: Patches) -> None:
     from torch._C._dynamo.eval_frame import reset_code, set_code_exec_strategy
 
     types: Any = import_module("torch._dynamo.types")
-
-    from neusight.recording.recorder import RecordingMode
 
     doors: tuple[Any, ...] = (
         RecordingMode.__torch_dispatch__,
@@ -153,8 +148,6 @@ def _install_guards(patches: Patches) -> None:
 def _install_optimizers(patches: Patches, recorder: Recorder) -> None:
     """While it traces a step, Dynamo really makes the optimizer's state, with all modes off."""
     from torch._dynamo.variables.optimizer import OptimizerVariable
-
-    from neusight.recording.recorder import RecordingMode
 
     call: Callable[..., Any] = OptimizerVariable.call_method
     stepped: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()

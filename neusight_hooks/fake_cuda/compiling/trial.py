@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 
 from neusight.fake_cuda.patching import Patches
+from neusight.recording.recorder import Recorder
 from neusight.recording.recording import TRIAL_OPTION
-
-if TYPE_CHECKING:
-    from neusight.recording.recorder import Recorder
 
 
 def install_trial(patches: Patches, recorder: Recorder) -> None:

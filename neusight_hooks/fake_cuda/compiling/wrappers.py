@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from itertools import count
 from types import MappingProxyType, ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from torch._guards import CompileContext
 
@@ -15,11 +15,9 @@ from neusight.fake_cuda.compiling.launching import KernelLauncher
 from neusight.fake_cuda.compiling.origins import module_of
 from neusight.fake_cuda.patching import Patches
 from neusight.fake_cuda.user_kernels import UserKernel
+from neusight.recording.recorder import Recorder
 from neusight.recording.recording import COMPILED_CODE
-
-if TYPE_CHECKING:
-    from neusight.recording.recorder import Recorder
-    from neusight.recording.tensor import ForecastMode
+from neusight.recording.tensor import ForecastMode
 
 #: What a wrapper calls before each kernel, with the module that the kernel belongs to.
 _ENTER = "neusight_enter_module"
@@ -98,7 +96,6 @@ class Wrappers:
         return tracked
 
     def record_warnings(self, patches: Patches, recorder: Recorder) -> None:
-        """Collects warnings from now on, too."""
         warn_once = recorder.warn_once
 
         def tracked(text: str) -> None:

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
-import torch.distributed.distributed_c10d as c10d
 
 from neusight.fake_cuda.distributed.communication import Communication, Transfer, tensors_in
+from neusight.fake_cuda.distributed.groups import group_named
 from neusight.fake_cuda.distributed.invalid_calls import peer_of, refuse_wrong_sizes
 from neusight.fake_cuda.distributed.known_values import follow_known_values, reduction_name
 from neusight.recording.handlers.registry import Args, Kwargs
+from neusight.recording.recorder import Handler, Recorder
 from neusight.recording.tensor import ForecastTensor
-
-if TYPE_CHECKING:
-    from neusight.recording.recorder import Handler, Recorder
 
 #: Ops of c10d with the argument that they write.
 _C10D = {
@@ -62,9 +60,6 @@ _FUNCTIONAL = (
     "broadcast",
     "broadcast_",
 )
-
-
-_group_called: Any = vars(c10d)["_resolve_process_group"]
 
 
 def collective_handlers(communication: Communication) -> dict[Any, Handler]:
@@ -172,8 +167,7 @@ def _run_transfer(communication: Communication, call: _Call, kind: str, peer_nam
 
 def _run_functional(communication: Communication, call: _Call) -> Any:
     values = call.values
-    name = values["group_name"]
-    group = name if isinstance(name, dist.ProcessGroup) else _group_called(name)
+    group = group_named(values["group_name"])
     communication.touched(call.func, call.args, call.kwargs)
     if call.op.endswith("_"):
         out = call.args[0]

@@ -6,8 +6,9 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -15,6 +16,7 @@ import torch.distributed as dist
 from neusight.fake_cuda.distributed.groups import Groups
 from neusight.fake_cuda.distributed.invalid_calls import refuse_other_device
 from neusight.recording.call_stack import CallStack, call_site
+from neusight.recording.recorder import Recorder
 from neusight.recording.recording import (
     DEVICES_OPTION,
     IN_ORDER_OPTION,
@@ -23,9 +25,6 @@ from neusight.recording.recording import (
 )
 from neusight.recording.tape import TapedOp
 from neusight.recording.tensor import ForecastTensor
-
-if TYPE_CHECKING:
-    from neusight.recording.recorder import Recorder
 
 #: Works that C++ may still hold although Python has dropped them.
 _KEPT_WORKS = 8
@@ -96,7 +95,7 @@ class Communication:
         self.groups = groups
         self._meet = require_rank
         self._backend_of = backend_of
-        self._recorder = recorder
+        self.recorder = recorder
         self._unfinished: dict[int, _Unfinished] = {}
         self._works: deque[PendingWork] = deque(maxlen=_KEPT_WORKS)
         self._batch: _Batch | None = None
@@ -113,7 +112,7 @@ class Communication:
         for tensor in tensors:
             self._unfinished[_storage_of(tensor)] = owner
         if self._stop_watching is None:
-            self._stop_watching = self._recorder.before_op.subscribe(self.touched)
+            self._stop_watching = self.recorder.before_op.subscribe(self.touched)
 
     def _forget(self, storage: int) -> _Unfinished | None:
         found = self._unfinished.pop(storage, None)
@@ -124,7 +123,7 @@ class Communication:
 
     def put_first(self, group: Any) -> None:
         """The group's collectives have a stream of high priority."""
-        self._recorder.record_urgent(self.groups.stream_of(group))
+        self.recorder.record_urgent(self.groups.stream_of(group))
 
     # -- running
 
@@ -155,11 +154,11 @@ class Communication:
             return self._kept(PendingWork(self, (), None, batch.stream))
         if not is_asynchronous:  # since torch 2.8 on the stream that is current
             self._record(record)
-            return self._kept(PendingWork(self, (), None, self._recorder.current_stream))
+            return self._kept(PendingWork(self, (), None, self.recorder.current_stream))
         stream = self.groups.stream_of(group, None if transfer is None else transfer.peer)
         with self.on_stream(stream):
             self._record(record)
-        work = PendingWork(self, held, self._recorder.tape.record_event(stream), stream)
+        work = PendingWork(self, held, self.recorder.tape.record_event(stream), stream)
         self._own(written, work, op)
         return self._kept(work)
 
@@ -171,17 +170,17 @@ class Communication:
         found = {tensor.device.index or 0 for tensor in tensors} - self._devices
         if found:
             if os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1":
-                self._recorder.options[IN_ORDER_OPTION] = "yes"
+                self.recorder.options[IN_ORDER_OPTION] = "yes"
             self._devices |= found
             names = ",".join(f"cuda:{index}" for index in sorted(self._devices))
-            self._recorder.options[DEVICES_OPTION] = names
-            if not self._recorder.devices.is_chosen:
-                self._recorder.options[NO_CHOICE_OPTION] = "yes"
+            self.recorder.options[DEVICES_OPTION] = names
+            if not self.recorder.devices.is_chosen:
+                self.recorder.options[NO_CHOICE_OPTION] = "yes"
 
     def _record(self, record: Callable[[], object]) -> None:
         """Puts a collective on the tape, always with the program's line: what ranks do not agree
         about is shown by it."""
-        entries = self._recorder.tape.entries
+        entries = self.recorder.tape.entries
         first = len(entries)
         record()
         for entry in entries[first:]:
@@ -192,7 +191,7 @@ class Communication:
     @contextmanager
     def on_stream(self, stream: int) -> Iterator[None]:
         """What is recorded meanwhile runs on another stream, after what the current one holds."""
-        recorder = self._recorder
+        recorder = self.recorder
         before = recorder.current_stream
         recorder.tape.wait_for_event(recorder.tape.record_event(before), stream)
         recorder.current_stream = stream
@@ -206,11 +205,10 @@ class Communication:
         self._batch = _Batch(group, self.groups.stream_of(group))
 
     def end_batch(self) -> PendingWork:
-        """Launches what was batched."""
         batch, self._batch = self._batch, None
         if batch is None or not batch.records:
-            return self._kept(PendingWork(self, (), None, self._recorder.current_stream))
-        tape = self._recorder.tape
+            return self._kept(PendingWork(self, (), None, self.recorder.current_stream))
+        tape = self.recorder.tape
         with self.on_stream(batch.stream):
             if batch.is_of_transfers:
                 self._record(partial(self._record_transfers, batch))
@@ -227,7 +225,7 @@ class Communication:
         between = tuple(sorted({dist.get_rank(), *peers}))
         text = self.groups.text_of(batch.group, between)
         lists = (list(kinds), list(peers), list(tags), list(tensors))
-        self._recorder.record_handled(_BATCH, (*lists, text), {}, None)
+        self.recorder.record_handled(_BATCH, (*lists, text), {}, None)
 
     def _own(self, written: Sequence[ForecastTensor], work: PendingWork, op: str) -> None:
         assert work.event is not None
@@ -243,9 +241,9 @@ class Communication:
 
     def wait_for(self, event: int | None, stream: int, tensors: Sequence[ForecastTensor]) -> None:
         """The current stream waits for what runs on `stream` up to the event."""
-        current = self._recorder.current_stream
+        current = self.recorder.current_stream
         if event is not None and stream != current:
-            self._recorder.tape.wait_for_event(event, current)
+            self.recorder.tape.wait_for_event(event, current)
         for tensor in tensors:
             found = self._unfinished.get(_storage_of(tensor))
             if found is not None and found.event == event:
@@ -254,8 +252,8 @@ class Communication:
     def wait_for_tensor(self, tensor: ForecastTensor) -> None:
         """The current stream waits for the collective that writes this tensor, if one does."""
         found = self._forget(_storage_of(tensor))
-        if found is not None and found.stream != self._recorder.current_stream:
-            self._recorder.tape.wait_for_event(found.event, self._recorder.current_stream)
+        if found is not None and found.stream != self.recorder.current_stream:
+            self.recorder.tape.wait_for_event(found.event, self.recorder.current_stream)
 
     def follow(self, tensors: Sequence[ForecastTensor], event: int, stream: int, op: str) -> None:
         """These are ready at the event; an op that uses them earlier waits."""
@@ -270,32 +268,27 @@ class Communication:
             if found is None:
                 continue
             self._forget(_storage_of(tensor))
-            if found.stream == self._recorder.current_stream:
+            if found.stream == self.recorder.current_stream:
                 continue
             if found.work is None or found.work.is_awaited_unseen:
-                self._recorder.tape.wait_for_event(found.event, self._recorder.current_stream)
+                self.recorder.tape.wait_for_event(found.event, self.recorder.current_stream)
             else:
-                self._recorder.warn_once(
+                self.recorder.warn_once(
                     f"{func._schema.name} at {call_site()} uses a tensor that {found.op} at "
                     f"{found.site} may still write: wait for what that returned"
                 )
 
-    @property
-    def recorder(self) -> Recorder:
-        """Who writes the tape."""
-        return self._recorder
 
-
+@dataclass
 class _Batch:
     """Transfers between the begin and the end of a group of calls."""
 
-    def __init__(self, group: Any, stream: int) -> None:
-        self.group = group
-        self.stream = stream
-        self.records: list[Callable[[], object]] = []
-        self.transfers: list[Transfer] = []
-        self.written: list[ForecastTensor] = []
-        self.held: list[ForecastTensor] = []
+    group: Any
+    stream: int
+    records: list[Callable[[], object]] = field(default_factory=list)
+    transfers: list[Transfer] = field(default_factory=list)
+    written: list[ForecastTensor] = field(default_factory=list)
+    held: list[ForecastTensor] = field(default_factory=list)
 
     @property
     def is_of_transfers(self) -> bool:
@@ -327,19 +320,15 @@ class PendingWork(dist.Work):
         return True
 
     def synchronize(self) -> None:
-        """As `wait`."""
         self.wait()
 
-    def block_current_stream(self) -> None:
-        """As `wait`."""
-        self.wait()
+    block_current_stream = synchronize
 
     def is_completed(self) -> bool:
         """Always true: a loop that polls it must end."""
         return True
 
     def is_success(self) -> bool:
-        """Collectives of a forecast do not fail."""
         return True
 
     def _source_rank(self) -> int:
@@ -348,10 +337,8 @@ class PendingWork(dist.Work):
 
     def exception(self) -> None:
         """None: it did not fail."""
-        return
 
     def result(self) -> list[torch.Tensor]:
-        """The tensors of the collective."""
         return list(self._tensors)
 
     def get_future(self) -> torch.futures.Future[Any]:

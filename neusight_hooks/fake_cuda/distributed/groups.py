@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
 
 from neusight.fake_cuda.distributed.rank import Rank, ranks_text
 from neusight.predictors.gpu import GPU
@@ -21,6 +22,8 @@ FAKE_BACKEND = "fake"
 #: others theirs.
 _UNSTATED = frozenset({"", "none", "undefined", FAKE_BACKEND})
 _BY_DEFAULT = {"cuda": "nccl", "cpu": "gloo"}
+
+_resolve: Any = vars(c10d)["_resolve_process_group"]
 
 #: Ranks among which torch's own all-reduce runs (c10d/symm_mem/intra_node_comm.hpp).
 _MOST_INTRA_NODE = 8
@@ -36,6 +39,11 @@ def _is_intra_node() -> bool:
 def intra_node_query_result(device_query: str, gpu: GPU) -> str | None:
     """Whether torch's own all-reduce runs on `gpu`; None if the question is another one."""
     return repr(reads_peers(gpu)) if device_query == _INTRA_NODE_QUERY else None
+
+
+def group_named(name: Any) -> Any:
+    """The group that a functional collective is given, or names."""
+    return name if isinstance(name, dist.ProcessGroup) else _resolve(name)
 
 
 class Groups:

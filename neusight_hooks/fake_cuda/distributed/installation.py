@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
@@ -26,17 +25,14 @@ from neusight.fake_cuda.distributed.rank import Rank
 from neusight.fake_cuda.distributed.spawning import install_spawning
 from neusight.fake_cuda.distributed.wrappers.caches import install_caches
 from neusight.fake_cuda.distributed.wrappers.checkpoints import install_sharded_checkpoints
-from neusight.fake_cuda.distributed.wrappers.norms import synchronized_norm_handlers
 from neusight.fake_cuda.distributed.wrappers.refusals import install_refusals
 from neusight.fake_cuda.distributed.wrappers.replicas import install_replicas
 from neusight.fake_cuda.distributed.wrappers.shards import install_shards
 from neusight.fake_cuda.distributed.wrappers.symmetric_memory import install_symmetric_memory
 from neusight.fake_cuda.patching import Patches
+from neusight.predictors.gpu import GPU
+from neusight.recording.recorder import Recorder
 from neusight.recording.recording import RANK_OPTION
-
-if TYPE_CHECKING:
-    from neusight.predictors.gpu import GPU
-    from neusight.recording.recorder import Recorder
 
 
 def install_distributed(
@@ -68,7 +64,6 @@ def install_distributed(
     )
     objects = Objects(communication, link)
     recorder.handlers.update(collective_handlers(communication))
-    recorder.handlers.update(synchronized_norm_handlers())
     batches = CpuBatches()
     recorder.cpu_handlers.update(cpu_handlers(objects, batches, backends.require_cpu))
     install_process_groups(

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from neusight.fake_cuda.distributed.communication import tensors_in
-
-if TYPE_CHECKING:
-    from neusight.recording.tensor import ForecastMode, ForecastTensor
-    from neusight.recording.values.known import KnownValues
+from neusight.recording.tensor import ForecastMode, ForecastTensor
+from neusight.recording.values.known import KnownValues
 
 #: What a rank gets of equal ranks: of (what it gave, how many they are, its place among them).
 _Answer = Callable[[Sequence[torch.Tensor], int, int], Sequence[torch.Tensor]]

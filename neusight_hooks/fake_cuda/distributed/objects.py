@@ -34,7 +34,6 @@ class Objects:
     def send(
         self, value: Any, group: Any, target: int, *, what: str = "objects sent", tag: int = 0
     ) -> None:
-        """To one other rank."""
         box = self._box(what, group, dist.get_rank(), target, tag)
         self._link.post({box: pickle.dumps(value)})
 
@@ -49,7 +48,6 @@ class Objects:
         return sender, pickle.loads(data)
 
     def send_to_all(self, what: str, value: Any, group: Any) -> None:
-        """To all others of the group."""
         box = self._box(what, group, dist.get_rank())
         self._link.post({box: pickle.dumps(value)})
 
@@ -61,7 +59,6 @@ class Objects:
         return pickle.loads(found[source]) if found else own_value
 
     def deal(self, what: str, values: list[Any], group: Any) -> None:
-        """To each rank of the group its own value."""
         own = dist.get_rank()
         boxes = {
             self._box(what, group, own, rank): pickle.dumps(value)
@@ -97,44 +94,32 @@ class Objects:
         if boxes:
             self._link.take(boxes, may_be_missing=True)
 
-    def _box(
-        self, what: str, group: Any, source: int, target: int | None = None, tag: int = 0
-    ) -> Inbox:
-        text = self._communication.groups.text_of(_or_world(group))
-        return Inbox(what, text, source, target, tag)
+    def _box(self, what: str, group: Any, source: int, *others: Any) -> Inbox:
+        return Inbox(what, self._communication.groups.text_of(_or_world(group)), source, *others)
 
 
 class _Functions:
-    """What torch.distributed's functions on objects do, by their names."""
+    """What torch.distributed's functions on objects do, by their names and arguments."""
 
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
 
-    def all_gather_object(self, object_list: list[Any], obj: Any, group: Any = None) -> None:
+    def all_gather_object(self, object_list: list[Any], obj: Any, group: Any) -> None:
         self._objects.send_to_all("objects gathered", obj, group)
         object_list[:] = self._objects.gather("objects gathered", obj, group)
 
     def gather_object(
-        self,
-        obj: Any,
-        object_gather_list: list[Any] | None = None,
-        dst: int | None = None,
-        group: Any = None,
-        group_dst: int | None = None,
+        self, obj: Any, object_gather_list: Any, dst: Any, group: Any, group_dst: Any
     ) -> None:
-        what = f"objects gathered on rank {_global_rank(dst, group_dst, group)}"
-        if _global_rank(dst, group_dst, group) != dist.get_rank():
+        target = _global_rank(dst, group_dst, group)
+        what = f"objects gathered on rank {target}"
+        if target != dist.get_rank():
             self._objects.send_to_all(what, obj, group)
         elif object_gather_list is not None:
             object_gather_list[:] = self._objects.gather(what, obj, group)
 
     def broadcast_object_list(
-        self,
-        object_list: list[Any],
-        src: int | None = None,
-        group: Any = None,
-        device: Any = None,
-        group_src: int | None = None,
+        self, object_list: list[Any], src: Any, group: Any, group_src: Any, **others: Any
     ) -> None:
         what, source = "objects broadcast", _global_rank(src, group_src, group)
         if source == dist.get_rank():
@@ -146,10 +131,10 @@ class _Functions:
     def scatter_object_list(
         self,
         scatter_object_output_list: list[Any],
-        scatter_object_input_list: list[Any] | None = None,
-        src: int | None = None,
-        group: Any = None,
-        group_src: int | None = None,
+        scatter_object_input_list: list[Any] | None,
+        src: Any,
+        group: Any,
+        group_src: Any,
     ) -> None:
         what, source = "an object scattered", _global_rank(src, group_src, group)
         if source != dist.get_rank():
@@ -159,24 +144,12 @@ class _Functions:
             scatter_object_output_list[0] = scatter_object_input_list[dist.get_rank(group)]
 
     def send_object_list(
-        self,
-        object_list: list[Any],
-        dst: int | None = None,
-        group: Any = None,
-        device: Any = None,
-        group_dst: int | None = None,
-        use_batch: bool = False,
+        self, object_list: list[Any], dst: Any, group: Any, group_dst: Any, **others: Any
     ) -> None:
         self._objects.send(list(object_list), group, _global_rank(dst, group_dst, group))
 
     def recv_object_list(
-        self,
-        object_list: list[Any],
-        src: int | None = None,
-        group: Any = None,
-        device: Any = None,
-        group_src: int | None = None,
-        use_batch: bool = False,
+        self, object_list: list[Any], src: Any, group: Any, group_src: Any, **others: Any
     ) -> int:
         is_any = src is None and group_src is None
         sender, values = self._objects.receive(
@@ -185,7 +158,7 @@ class _Functions:
         object_list[:] = values
         return sender
 
-    def monitored_barrier(self, group: Any = None, *args: Any, **kwargs: Any) -> None:
+    def monitored_barrier(self, group: Any, **others: Any) -> None:
         self._objects.require_all(group)
 
 
@@ -194,8 +167,9 @@ def install_objects(patches: Patches, objects: Objects) -> None:
     none, there is no answer: UnansweredRankError."""
     functions = _Functions(objects)
     for name in (name for name in vars(_Functions) if not name.startswith("_")):
+        function = _of_members(getattr(c10d, name), getattr(functions, name))
         for module in (c10d, dist):
-            patches.set(module, name, _of_members(getattr(functions, name)))
+            patches.set(module, name, function)
 
     def monitored_barrier(group: Any, *args: Any, **kwargs: Any) -> None:
         objects.require_all(group)
@@ -204,15 +178,18 @@ def install_objects(patches: Patches, objects: Objects) -> None:
     patches.set(dist.ProcessGroup, "monitored_barrier", monitored_barrier)
 
 
-def _of_members(answer: Callable[..., Any]) -> Callable[..., Any]:
-    """Who is no member of the group has nothing to do, as torch has it."""
+def _of_members(original: Any, answer: Callable[..., Any]) -> Callable[..., Any]:
+    """`answer` with all arguments of torch's function; who is no member of the group has nothing to
+    do, as torch has it."""
 
-    @wraps(answer)
+    @wraps(original)
     def of_members(*args: Any, **kwargs: Any) -> Any:
-        group = signature.bind(*args, **kwargs).arguments.get("group")
-        return None if c10d._rank_not_in_group(group) else answer(*args, **kwargs)
+        given = signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        named = given.arguments
+        return None if c10d._rank_not_in_group(named["group"]) else answer(**named)
 
-    signature = inspect.signature(answer)
+    signature = inspect.signature(original)
     return of_members
 
 

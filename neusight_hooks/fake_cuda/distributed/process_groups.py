@@ -37,17 +37,8 @@ assert fake_pg is not None
 
 def install_environment(patches: Patches, rank: Rank) -> None:
     """The variables that torchrun would have set."""
-    before = {name: os.environ.get(name) for name in rank.environment()}
-
-    def restore() -> None:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-    patches.on_restore(restore)
-    os.environ.update(rank.environment())
+    for name, value in rank.environment().items():
+        patches.put(os.environ, name, value)
 
 
 def install_process_groups(
@@ -80,7 +71,6 @@ class _Stores:
         self.classes = key_store_classes(link)
 
     def make(self, name: str) -> KeyStore:
-        """A store of that name."""
         store = KeyStore(self._link, name)
         self._kept.append(store)
         return store
@@ -136,10 +126,9 @@ def _check_size(rank: Rank, world_size: int, *, is_stated: bool) -> None:
 
 def _leave_groups(before: Set[Any]) -> None:
     """Ends the groups that the program made; those that were there before stay."""
-    made = [group for group in c10d._world.pg_map if group not in before]
+    made: list[Any] = [group for group in c10d._world.pg_map if group not in before]
     if c10d.GroupMember.WORLD in made:
-        dist.destroy_process_group()
-        return
+        made = [None]  # all
     for group in made:
         dist.destroy_process_group(group)
 

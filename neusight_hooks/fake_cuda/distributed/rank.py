@@ -57,12 +57,10 @@ class Rank:
 
     @property
     def node(self) -> int:
-        """The number of its host."""
         return self.index // self.gpus_per_node
 
     @property
     def num_nodes(self) -> int:
-        """How many hosts there are."""
         return -(-self.world_size // self.gpus_per_node)
 
     @property
@@ -72,7 +70,6 @@ class Rank:
 
     @property
     def local_world_size(self) -> int:
-        """The ranks on its host."""
         return min(self.gpus_per_node, self.world_size)
 
     def environment(self) -> dict[str, str]:

@@ -22,11 +22,9 @@ class _Ended:
         self.processes: list[Any] = []
 
     def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
-        """Whether all have ended, which they have."""
         return True
 
     def pids(self) -> list[int]:
-        """Those of the processes: there are none."""
         return []
 
 
@@ -104,14 +102,12 @@ class _Started:
         self._run = run
 
     def start(self) -> None:
-        """Runs it."""
         self._run()
 
     def join(self, timeout: float | None = None) -> None:
         """It has ended."""
 
     def is_alive(self) -> bool:
-        """It is not."""
         return False
 
     def terminate(self) -> None:

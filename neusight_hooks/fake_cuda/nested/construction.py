@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from neusight.fake_cuda.inlined import override_finder
 from neusight.fake_cuda.nested.functions import from_parts
 from neusight.fake_cuda.nested.tensor import NestedTensor
-
-if TYPE_CHECKING:
-    from neusight.fake_cuda.patching import Patches
-    from neusight.recording.recorder import Recorder
+from neusight.fake_cuda.patching import Patches
+from neusight.recording.recorder import Recorder
 
 
 def install_nested(patches: Patches, recorder: Recorder) -> None:
@@ -28,7 +26,6 @@ def install_nested(patches: Patches, recorder: Recorder) -> None:
 
 
 def _moved(source: torch.Tensor, device: Any, dtype: torch.dtype | None) -> NestedTensor:
-    """A copy on the GPU of a nested tensor on the CPU."""
     copy = torch.ops.aten._to_copy.default
     kind = dtype or source.dtype
     return from_parts([copy(part, device=device, dtype=kind) for part in source.unbind()])

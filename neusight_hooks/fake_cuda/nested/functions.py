@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.nn import functional
@@ -53,10 +53,9 @@ for _name in (
 @on_nested("to", "cpu")
 def _to(self: NestedTensor, *args: Any, **kwargs: Any) -> Any:
     packed = self.packed.to(*args, **kwargs) if args or kwargs else self.packed.cpu()
-    if packed.device.type == "cuda":
-        return _same(self, packed)
-    parts = [part.permute(self.order) for part in packed.split(list(self.lengths))]
-    return torch._nested_tensor_from_tensor_list(parts)
+    moved = _same(self, packed)
+    is_on_gpu = packed.device.type == "cuda"
+    return moved if is_on_gpu else torch._nested_tensor_from_tensor_list(_parts(moved))
 
 
 def _both(name: str) -> None:
@@ -70,7 +69,7 @@ def _both(name: str) -> None:
 
 def _rows(value: Any, like: NestedTensor) -> Any:
     if not isinstance(value, NestedTensor):
-        if isinstance(value, torch.Tensor) and value.dim() > 1:
+        if isinstance(value, torch.Tensor) and value.dim():
             raise RuntimeError(
                 "Expected both self and other to be nested, but got a nested self and "
                 f"non-nested other for a tensor of {value.dim()} dimensions"
@@ -105,18 +104,26 @@ def _layer_norm(input: NestedTensor, normalized_shape: Any, *args: Any, **kwargs
     return _same(input, functional.layer_norm(input.packed, normalized_shape, *args, **kwargs))
 
 
-@on_nested("rms_norm")
-def _rms_norm(input: NestedTensor, *args: Any, **kwargs: Any) -> Any:
-    """torch asks for sizes that there are none of, on a GPU too (layer_norm.cpp, 2.13)."""
+@on_nested("flatten", "rms_norm", "unflatten")
+def _sized(input: NestedTensor, *args: Any, **kwargs: Any) -> Any:
+    """torch asks for sizes that there are none of, on a GPU too (2.13)."""
     return input.shape
 
 
-@on_nested("log_softmax")
-def _log_softmax(input: NestedTensor, *args: Any, **kwargs: Any) -> Any:
-    raise NotImplementedError(
-        "Could not run 'aten::_log_softmax' with arguments from the 'NestedTensorCUDA' backend: "
-        "torch has it for no nested tensor of the strided layout. layout=torch.jagged has it."
-    )
+def _absent(op: str) -> Callable[..., NoReturn]:
+    """What torch has no kernel of for these tensors on a GPU (native_functions.yaml, 2.13)."""
+
+    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+        raise NotImplementedError(
+            f"Could not run 'aten::{op}' with arguments from the 'NestedTensorCUDA' backend: torch "
+            "has it for no nested tensor of the strided layout. layout=torch.jagged has it."
+        )
+
+    return refuse
+
+
+for _name in ("log_softmax", "mean", "sum"):
+    on_nested(_name)(_absent(_name))
 
 
 @on_nested("softmax")
@@ -128,7 +135,7 @@ def _softmax(input: NestedTensor, dim: int = -1, *args: Any, **kwargs: Any) -> A
 
 def _inner(nested: NestedTensor, dim: int) -> int:
     """The dimension of the rows that stands there; that of lengths and the batch are refused."""
-    place = dim % (len(nested.order) + 1)
+    place = dim % nested.ndim
     if place == 0 or nested.order[place - 1] == 0:
         raise RuntimeError(
             f"dimension {dim} of a nested tensor is not regular; to_padded_tensor() or "
@@ -137,18 +144,9 @@ def _inner(nested: NestedTensor, dim: int) -> int:
     return nested.order[place - 1]
 
 
-@on_nested("sum", "mean")
-def _sum(self: NestedTensor, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Any:
-    if dim is None:
-        return self.packed.sum(**kwargs)
-    (place,) = dim if isinstance(dim, (list, tuple)) else (dim,)
-    return _same(self, self.packed.sum(_inner(self, place), keepdim=True, **kwargs))
-
-
 @on_nested("transpose")
 def _transpose(self: NestedTensor, dim0: int, dim1: int) -> NestedTensor:
-    rank = len(self.order) + 1
-    first, second = dim0 % rank, dim1 % rank
+    first, second = dim0 % self.ndim, dim1 % self.ndim
     if 0 in (first, second):
         raise RuntimeError("Nested tensor dimension 0 cannot be transposed")
     order = list(self.order)
@@ -163,6 +161,8 @@ def _chunk(self: NestedTensor, chunks: int, dim: int = 0) -> tuple[NestedTensor,
 
 @on_nested("split", "split_with_sizes")
 def _split(self: NestedTensor, sizes: Any, dim: int = 0) -> tuple[NestedTensor, ...]:
+    if isinstance(sizes, int):
+        _absent("split")()
     return tuple(_same(self, part) for part in self.packed.split(sizes, _inner(self, dim)))
 
 
@@ -177,20 +177,6 @@ def _view(self: NestedTensor, *shape: Any) -> NestedTensor:
         )
     rows = self.packed.permute(self.order)
     return nested_of(rows.reshape(rows.shape[0], *sizes[2:]), self.lengths)
-
-
-@on_nested("unflatten")
-def _unflatten(self: NestedTensor, dim: int, sizes: Sequence[int]) -> NestedTensor:
-    _inner(self, dim)
-    rows = self.packed.permute(self.order)
-    return nested_of(rows.unflatten(dim % (len(self.order) + 1) - 1, tuple(sizes)), self.lengths)
-
-
-@on_nested("flatten")
-def _flatten(self: NestedTensor, start_dim: int = 0, end_dim: int = -1) -> NestedTensor:
-    rank = len(self.order) + 1
-    rows = self.packed.permute(self.order)
-    return nested_of(rows.flatten(start_dim % rank - 1, end_dim % rank - 1), self.lengths)
 
 
 # -- of parts -------------------------------------------------------------------------------------
@@ -225,17 +211,10 @@ def _length(self: NestedTensor) -> int:
 
 @on_nested("matmul", "bmm", "__matmul__")
 def _matmul(self: Any, other: Any) -> NestedTensor:
-    """Part by part (NestedTensorMatmul.cpp); a matrix for all is one product."""
-    if not isinstance(other, NestedTensor) and other.dim() == 2:
-        return nested_of(torch.matmul(self.packed.permute(self.order), other), self.lengths)
-    left = _parts(self) if isinstance(self, NestedTensor) else list(self.unbind())
-    right = _parts(other) if isinstance(other, NestedTensor) else list(other.unbind())
-    products = [first @ second for first, second in zip(left, right, strict=True)]
-    return _ragged(products)
-
-
-def _ragged(parts: list[Any]) -> NestedTensor:
-    """Parts whose lengths are their first dimension; scores of sequences differ in both."""
+    """Part by part, of two nested ones (NestedTensorMatmul.cpp)."""
+    if not (isinstance(self, NestedTensor) and isinstance(other, NestedTensor)):
+        raise RuntimeError("Expected both to be nested, but got a nested and a non-nested one")
+    parts = [a @ b for a, b in zip(_parts(self), _parts(other), strict=True)]
     if len({tuple(part.shape[1:]) for part in parts}) == 1:
         return from_parts(parts)
     raise NotImplementedError(
@@ -310,24 +289,21 @@ def _padded(self: NestedTensor, padding: float, output_size: Any = None, out: An
 def _size(self: NestedTensor, dim: int | None = None) -> int:
     if dim is None:
         raise RuntimeError("NestedTensorImpl doesn't support sizes; size(i) returns regular ones")
-    place = dim % (len(self.order) + 1)
+    place = dim % self.ndim
     if place == 0:
         return len(self.lengths)
-    if self.order[place - 1] == 0 and len(set(self.lengths)) > 1:
+    inner = self.order[place - 1]
+    if inner == 0 and len(set(self.lengths)) > 1:
         raise RuntimeError(
             f"Given dimension {dim} is irregular and does not have a size (it is not the same in "
             "all parts)."
         )
-    return (
-        self.lengths[0]
-        if self.order[place - 1] == 0
-        else int(self.packed.shape[self.order[place - 1]])
-    )
+    return int(self.packed.shape[inner]) if inner else self.lengths[0]
 
 
 @on_nested("dim")
 def _dim(self: NestedTensor) -> int:
-    return len(self.order) + 1
+    return self.ndim
 
 
 @on_nested("numel", "nelement")

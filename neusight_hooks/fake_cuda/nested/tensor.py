@@ -108,7 +108,6 @@ class NestedTensor(torch.Tensor):
 
 
 def nested_of(packed: Any, lengths: Sequence[int], order: Sequence[int] = ()) -> NestedTensor:
-    """The nested tensor of these rows."""
     dims = tuple(order) or tuple(range(packed.dim()))
     sizes = [len(lengths), *(max(lengths, default=0) if d == 0 else packed.shape[d] for d in dims)]
     make: Any = torch.Tensor._make_wrapper_subclass

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -13,12 +14,8 @@ from neusight.fake_cuda.import_hooks import when_imported
 from neusight.fake_cuda.nvml.library import NVML
 from neusight.fake_cuda.nvml.readings import GPUReadings
 from neusight.fake_cuda.nvml.smi import READINGS_VARIABLE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from neusight.fake_cuda.patching import Patches
-    from neusight.predictors.gpu import GPU
+from neusight.fake_cuda.patching import Patches
+from neusight.predictors.gpu import GPU
 
 _PROGRAMS = str(Path(__file__).parent / "programs")
 _LIBRARY = "nvidia-ml"

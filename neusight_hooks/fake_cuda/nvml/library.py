@@ -65,14 +65,10 @@ class NVML:
 
     # -- without a device -------------------------------------------------------------------------
 
-    def _nvmlInit(self) -> int:
+    def _succeed(self, *arguments: Any) -> int:
         return _SUCCESS
 
-    def _nvmlInitWithFlags(self, flags: Any) -> int:
-        return _SUCCESS
-
-    def _nvmlShutdown(self) -> int:
-        return _SUCCESS
+    _nvmlInit = _nvmlInitWithFlags = _nvmlShutdown = _succeed
 
     def _nvmlErrorString(self, code: Any) -> bytes:
         return f"error {getattr(code, 'value', code)}".encode()
@@ -191,8 +187,8 @@ def _cuda_number(found: GPUReadings, index: int) -> int:
     return int(major) * 1000 + int(minor or 0) * 10
 
 
-def _architecture(found: GPUReadings, index: int) -> int:
-    return _ARCHITECTURES.get(found.architecture, _UNKNOWN_ARCHITECTURE)
+def _power_limit(found: GPUReadings, index: int) -> int:
+    return round(found.power_limit_w * 1000)
 
 
 #: Functions that fill a number.
@@ -201,13 +197,13 @@ _NUMBERS: dict[str, Callable[[GPUReadings, int], int]] = {
     "nvmlDeviceGetCount": lambda found, index: found.count,
     "nvmlDeviceGetIndex": lambda found, index: index,
     "nvmlDeviceGetMinorNumber": lambda found, index: index,
-    "nvmlDeviceGetArchitecture": _architecture,
-    "nvmlDeviceGetPowerUsage": lambda found, index: round(found.idle_power_w * 1000),
-    "nvmlDeviceGetEnforcedPowerLimit": lambda found, index: round(found.power_limit_w * 1000),
-    "nvmlDeviceGetPowerManagementLimit": lambda found, index: round(found.power_limit_w * 1000),
-    "nvmlDeviceGetPowerManagementDefaultLimit": lambda found, index: round(
-        found.power_limit_w * 1000
+    "nvmlDeviceGetArchitecture": lambda found, index: _ARCHITECTURES.get(
+        found.architecture, _UNKNOWN_ARCHITECTURE
     ),
+    "nvmlDeviceGetPowerUsage": lambda found, index: round(found.idle_power_w * 1000),
+    "nvmlDeviceGetEnforcedPowerLimit": _power_limit,
+    "nvmlDeviceGetPowerManagementLimit": _power_limit,
+    "nvmlDeviceGetPowerManagementDefaultLimit": _power_limit,
     "nvmlDeviceGetPerformanceState": lambda found, index: 0,
     "nvmlDeviceGetPersistenceMode": lambda found, index: 1,
     "nvmlDeviceGetComputeMode": lambda found, index: 0,

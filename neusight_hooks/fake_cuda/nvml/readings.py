@@ -57,12 +57,10 @@ class GPUReadings:
 
     @property
     def idle_degrees(self) -> int:
-        """The reading of an idle GPU."""
         return _IDLE_DEGREES
 
     @property
     def idle_power_w(self) -> float:
-        """The reading of an idle GPU."""
         return self.power_limit_w * _IDLE_SHARE_OF_POWER
 
     def uuid(self, index: int) -> str:
@@ -74,16 +72,13 @@ class GPUReadings:
         return f"GPU-00000000-0000-0000-0000-{index:012d}"
 
     def bus_id(self, index: int) -> str:
-        """Its address on the PCI bus."""
         return f"00000000:{index + 1:02X}:00.0"
 
     def to_json(self) -> str:
-        """As JSON, for the environment of other processes."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> GPUReadings:
-        """What `to_json` wrote."""
         values = json.loads(text)
         values["compute_capability"] = tuple(values["compute_capability"])
         return cls(**values)

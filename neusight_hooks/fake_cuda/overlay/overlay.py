@@ -61,11 +61,7 @@ class Overlay:
 
     def working_folder(self) -> str:
         """Where the script is, as it sees it."""
-        return self.visible_of(self.true.getcwd())
-
-    def visible_of(self, place: str) -> str:
-        """The path under which the script sees what lies at `place`."""
-        return place if self.store.is_untouched else self.store.visible_of(place)
+        return self.store.visible_of(self.true.getcwd())
 
     def visible(self, path: Any, dir_fd: int | None = None, *, follow: bool = True) -> str:
         """The absolute path that the script means, links followed as it sees them."""
@@ -91,7 +87,7 @@ class Overlay:
         return visible
 
     def _visible_of_descriptor(self, descriptor: int) -> str:
-        return self.visible_of(self.true.readlink(f"/proc/self/fd/{descriptor}"))
+        return self.store.visible_of(self.true.readlink(f"/proc/self/fd/{descriptor}"))
 
     def is_left_alone(self, path: str) -> bool:
         """Whether a visible path is none of the overlay's business."""
@@ -132,7 +128,6 @@ class Overlay:
         return [os.fsencode(name) for name in names] if isinstance(path, bytes) else names
 
     def exists(self, path: Any) -> bool:
-        """Whether the script sees anything at a path."""
         return self.store.lstat(self.visible(path)) is not None
 
     # -- opening ----------------------------------------------------------------------------------
@@ -250,7 +245,6 @@ class Overlay:
         *,
         dir_fd: int | None = None,
     ) -> None:
-        """As os.symlink."""
         with self._changing(dst, dir_fd) as visible:
             self._make(visible, lambda place: self.true.symlink(src, place))
 
@@ -378,7 +372,6 @@ class Overlay:
             raise _error(errno.EPERM, visible)
 
     def truncate(self, path: Any, length: int) -> None:
-        """As os.truncate."""
         opened = self.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:
             os.ftruncate(opened, length)
@@ -386,7 +379,6 @@ class Overlay:
             os.close(opened)
 
     def chdir(self, path: Any) -> None:
-        """As os.chdir."""
         where = self.found(path)
         if where is not path:
             visible = self.store.visible_of(where)

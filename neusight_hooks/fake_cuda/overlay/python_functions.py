@@ -68,17 +68,12 @@ def install_files(patches: Patches, overlay: Overlay) -> None:
     _replace_kept_names(patches, replacements)
     _replace_kept_defaults(patches, replacements)
     patches.on_restore(overlay.close)
-    _now.update(replacements)
-    patches.on_restore(functools.partial(_leave, replacements))
+    for original, replacement in replacements.items():
+        patches.put(_now, original, replacement)
 
 
 #: Functions -> what stands for them in the forecast that is open.
 _now: dict[Any, Callable[..., Any]] = {}
-
-
-def _leave(replacements: dict[Any, Any]) -> None:
-    for original in replacements:
-        _now.pop(original, None)
 
 
 def install_retries(patches: Patches) -> None:
@@ -355,7 +350,7 @@ def _extend_abilities(patches: Patches, replacements: dict[Any, Any]) -> None:
         able: set[Any] = getattr(os, name)
         added = {new for old, new in replacements.items() if old in able}
         able |= added
-        patches.on_restore(functools.partial(able.difference_update, added))
+        patches.undo.callback(able.difference_update, added)
 
 
 #: Modules of which the names are exchanged already, or are Python's own.
@@ -408,8 +403,7 @@ def _replace_kept_defaults(patches: Patches, replacements: dict[Any, Any]) -> No
         table = openers._file_openers
         for suffix, value in list(table.items()):
             if _hashable(value) in replacements:
-                table[suffix] = replacements[value]
-                patches.on_restore(functools.partial(table.__setitem__, suffix, value))
+                patches.put(table, suffix, replacements[value])
 
 
 def _hashable(value: Any) -> Any:

@@ -48,7 +48,6 @@ class OtherGPUs:
 
     @property
     def is_child(self) -> bool:
-        """Whether this is one of those processes."""
         return self._file is not None
 
     def report(self, recording: Recording) -> NoReturn:

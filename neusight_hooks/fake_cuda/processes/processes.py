@@ -82,10 +82,10 @@ class Processes:
         #: Whether it was reported that a pool of the program's hangs.
         self.is_hanging = False
         self._parent_folder: str | None = None
-        #: Raises an error in the program.
-        self.end: Callable[[BaseException], None] = _never_open
+        #: Raises an error in the program; where no session is open, what starts a process does.
+        self.end: Callable[[BaseException], None] = lambda error: None
         #: Called before another process is started.
-        self.before_start: Callable[[], None] = _nothing
+        self.before_start: Callable[[], None] = lambda: None
         self._ends_early = False
         #: Whether the program was ended since the steps of another process are steady.
         self.is_stopped = False
@@ -243,7 +243,6 @@ class Processes:
         folder.put(result)
 
     def fail(self, text: str) -> None:
-        """This process failed, in words."""
         if self.process is not None and self.folder is not None:
             self.folder.put_failure(self.process, text)
 
@@ -317,14 +316,6 @@ class Processes:
                 if number in living and folder.result_time(number) == before
             }
             _sleep(_POLL_S if pending else 0.0)
-
-
-def _nothing() -> None:
-    """What is done before a process starts where no session is open."""
-
-
-def _never_open(error: BaseException) -> None:
-    """Where no session is open, what starts a process raises by itself."""
 
 
 def own_process() -> tuple[RunFolder, StartedProcess] | None:

@@ -45,12 +45,10 @@ class StartedProcess:
 
     @property
     def as_text(self) -> str:
-        """It, for an environment."""
         return json.dumps([self.number, self.name, self.line])
 
     @classmethod
     def from_text(cls, text: str) -> StartedProcess:
-        """What `as_text` wrote."""
         number, name, line = json.loads(text)
         return cls(tuple(number), name, line)
 
@@ -106,7 +104,6 @@ class RunFolder:
         self._file(_SESSION).write_bytes(data)
 
     def session(self) -> bytes:
-        """What `put_session` was given."""
         return self._file(_SESSION).read_bytes()
 
     def record_started(self, process: StartedProcess) -> None:
@@ -211,7 +208,6 @@ class RunFolder:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether enough is recorded."""
         return self._file(_STOPPED).exists()
 
 

@@ -24,8 +24,7 @@ def install_sent_tensors(patches: Patches) -> None:
         about = (tensor.dtype, str(tensor.device), tensor.requires_grad, is_parameter)
         return _received, (tuple(tensor.shape), tensor.stride(), *about)
 
-    patches.on_restore(lambda: reducers.pop(ForecastTensor, None))
-    reducers[ForecastTensor] = reduced
+    patches.put(reducers, ForecastTensor, reduced)
 
 
 def _received(
@@ -36,7 +35,6 @@ def _received(
     requires_grad: bool,
     is_parameter: bool,
 ) -> torch.Tensor:
-    """The tensor in the process that it was sent to."""
     found = torch.empty_strided(shape, stride, dtype=dtype, device=device)
     if is_parameter:
         return torch.nn.Parameter(found, requires_grad)

@@ -8,18 +8,15 @@ import signal
 import subprocess
 import sys
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from neusight.failure import failure_text
 from neusight.fake_cuda.patching import Patches
-from neusight.fake_cuda.processes.processes import without_variables
+from neusight.fake_cuda.processes.processes import Processes, without_variables
+from neusight.fake_cuda.processes.run_folder import StartedProcess
 from neusight.interrupts import runs_the_program
 from neusight.predictors.errors import HangError
 from neusight.recording.call_stack import call_site
-
-if TYPE_CHECKING:
-    from neusight.fake_cuda.processes.processes import Processes
-    from neusight.fake_cuda.processes.run_folder import StartedProcess
 
 #: Programs that run Python, and so may use a GPU.
 _STARTERS = ("python", "torchrun", "accelerate", "deepspeed", "ray", "mpirun", "srun")

@@ -11,19 +11,23 @@ import json
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch.autograd import profiler
 from torch.profiler import ProfilerActivity
 
+from neusight.fake_cuda.distributed.rank import Rank
 from neusight.fake_cuda.patching import Patches
 from neusight.fake_cuda.profiling.memory_profile import MemoryProfile
 from neusight.fake_cuda.profiling.results import ProfileResults, Shown
+from neusight.fake_cuda.torch_api.clock import SimulatedClock
 from neusight.predictors.gpu import GPU
 from neusight.recording.call_stack import CallStacks
 from neusight.recording.dispatch.python_functions import PythonFunctions
+from neusight.recording.recorder import Recorder
 from neusight.recording.recording import Recording, Step
 from neusight.recording.steps.window import Window
 from neusight.recording.tape import EnoughSteps
@@ -32,11 +36,6 @@ from neusight.timeline.launches import Pricing
 from neusight.timeline.ranks.contention import schedule_beside
 from neusight.timeline.spans import Timeline
 from neusight.timeline.steps import Moment
-
-if TYPE_CHECKING:
-    from neusight.fake_cuda.distributed.rank import Rank
-    from neusight.fake_cuda.torch_api.clock import SimulatedClock
-    from neusight.recording.recorder import Recorder
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -57,47 +56,38 @@ class _OpenWindow(NamedTuple):
     shown: Shown
 
 
+@dataclass(eq=False, repr=False)
 class ProgramProfilers:
     """The profilers that the program runs, each with the window that it has open."""
 
-    def __init__(
-        self,
-        recorder: Recorder,
-        gpu: GPU,
-        price: Pricing,
-        host: HostProfile,
-        clock: Callable[[], SimulatedClock],
-        stacks: CallStacks,
-        rank: Rank | None,
-        follow_operators: Callable[[], None],
-    ) -> None:
-        self.recorder = recorder
-        self.clock = clock
-        #: What the program adds to the file of the window that opened last, by name.
-        self.metadata: dict[str, object] = {}
-        self._gpu = gpu
-        self._price = price
-        self._host = host
-        self._stacks = stacks
-        self._rank = rank
-        self._follow_operators = follow_operators
+    recorder: Recorder
+    gpu: GPU
+    price: Pricing
+    host: HostProfile
+    clock: Callable[[], SimulatedClock]
+    stacks: CallStacks
+    rank: Rank | None
+    follow_operators: Callable[[], None]
+    #: What the program adds to the file of the window that opened last, by name.
+    metadata: dict[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
         self._windows: dict[int, _OpenWindow] = {}
         #: Ends what is recorded for windows alone, when none is open.
         self._undo = ExitStack()
-        recorder.hooks.on_profiler_step.subscribe(self._step)
+        self.recorder.hooks.on_profiler_step.subscribe(self._step)
 
     def begin(self, profile: Any) -> None:
-        """A window opens."""
         recorder, shown = self.recorder, Shown.of(profile)
         operators, tape = recorder.operators, recorder.tape
         if not operators.is_possible:
             self._undo.callback(operators.stop)
-            self._follow_operators()
+            self.follow_operators()
         functions = None
         if shown.stacks and tape.stacks is None:
-            functions = PythonFunctions(self._stacks)
+            functions = PythonFunctions(self.stacks)
             self._undo.callback(setattr, tape, "stacks", None)
-            tape.stacks = self._stacks
+            tape.stacks = self.stacks
         self._undo.callback(operators.end_profile, functions)
         operators.profile(functions)
         since = self.clock().now()
@@ -116,19 +106,17 @@ class ProgramProfilers:
         self.recorder.cutter.waits_for_profiler = False
 
         def schedule(recording: Recording) -> Timeline:
-            return schedule_beside(
-                recording, self._price, self._host, self._gpu, since=opened.since
-            )
+            return schedule_beside(recording, self.price, self.host, self.gpu, since=opened.since)
 
         return ProfileResults(
-            self._recording(steps), schedule, self._gpu, opened.shown, step_names, self.metadata
+            self._recording(steps), schedule, self.gpu, opened.shown, step_names, self.metadata
         )
 
     def _recording(self, steps: tuple[Step, ...]) -> Recording:
-        rank = self._rank
+        rank = self.rank
         return Recording(
             steps,
-            gpu=self._gpu.name,
+            gpu=self.gpu.name,
             torch_version=self.recorder.torch_version,
             world_size=1 if rank is None else rank.world_size,
             rank=0 if rank is None else rank.index,
@@ -209,8 +197,6 @@ def _install_windows(patches: Patches, profilers: ProgramProfilers) -> None:
 
 
 def _inside(recorder: Recorder, function: Callable[P, R]) -> Callable[P, R]:
-    """The function, as work of neusight's own."""
-
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         with recorder.mode.inside():
             return function(*args, **kwargs)

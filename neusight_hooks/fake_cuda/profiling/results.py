@@ -56,24 +56,16 @@ class Shown:
         )
 
 
+@dataclass(eq=False, repr=False)
 class ProfileResults:
     """What torch's profiler keeps in the place of Kineto's results: the forecast of a window."""
 
-    def __init__(
-        self,
-        recording: Recording,
-        schedule: Callable[[Recording], Timeline],
-        gpu: GPU,
-        shown: Shown,
-        step_names: Mapping[int, str],
-        metadata: Mapping[str, object],
-    ) -> None:
-        self._recording = recording
-        self._schedule = schedule
-        self._gpu = gpu
-        self._shown = shown
-        self._step_names = step_names
-        self._metadata = metadata
+    _recording: Recording
+    _schedule: Callable[[Recording], Timeline]
+    _gpu: GPU
+    _shown: Shown
+    _step_names: Mapping[int, str]
+    _metadata: Mapping[str, object]
 
     @cached_property
     def _timeline(self) -> Timeline:
@@ -95,7 +87,6 @@ class ProfileResults:
         return found
 
     def save(self, path: str, *args: Any, **kwargs: Any) -> None:
-        """Writes the trace, as Kineto does."""
         shown, recording = self._shown, self._recording
         header, events = trace_text(
             self._timeline, self._memory, self._gpu,

@@ -110,7 +110,6 @@ def _take(source: str, target: str, store: str) -> None:
 
 
 def is_in(path: str, folder: str) -> bool:
-    """Whether a path is a folder or inside it."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 

@@ -183,7 +183,6 @@ class Store:
         return f"{self._inodes}/{status.st_dev}-{status.st_ino}"
 
     def is_within(self, path: str) -> bool:
-        """Whether a path is inside the store itself."""
         return is_in(path, self.folder)
 
     def is_hidden(self, path: str) -> bool:
@@ -199,7 +198,6 @@ class Store:
         return not place.is_private and self.is_made(place.path)
 
     def exists(self, path: str) -> bool:
-        """Whether something exists on disk at `path`."""
         return self._status(path) is not None
 
     def existed(self, path: str) -> bool:
@@ -218,7 +216,6 @@ class Store:
         return None if place is None else self._status(place.path)
 
     def is_folder(self, path: str) -> bool:
-        """Whether a folder is visible at `path`."""
         status = self.lstat(path)
         return status is not None and stat.S_ISDIR(status.st_mode)
 
@@ -520,7 +517,6 @@ def _is_transparent(status: os.stat_result) -> bool:
 
 
 def missing(path: Any) -> FileNotFoundError:
-    """What os says of a path where nothing stands."""
     return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
 

@@ -10,21 +10,16 @@ import torch
 from neusight.fake_cuda.patching import Patches
 from neusight.fake_cuda.torch_api.native.aliases import called_late
 
-#: Functions of torch.accelerator, by what torch.cuda calls them.
+#: Functions of torch.accelerator that torch.cuda calls alike, and what it calls the others.
+_ALIKE = (
+    "synchronize", "current_stream", "set_stream", "empty_cache", "memory_stats",
+    "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved",
+    "reset_peak_memory_stats", "reset_accumulated_memory_stats",
+)  # fmt: skip
 _SAME_AS = {
-    "synchronize": "synchronize",
-    "current_stream": "current_stream",
-    "set_stream": "set_stream",
+    **{name: name for name in _ALIKE},
     "set_device_index": "set_device",
     "set_device_idx": "set_device",
-    "empty_cache": "empty_cache",
-    "memory_stats": "memory_stats",
-    "memory_allocated": "memory_allocated",
-    "max_memory_allocated": "max_memory_allocated",
-    "memory_reserved": "memory_reserved",
-    "max_memory_reserved": "max_memory_reserved",
-    "reset_peak_memory_stats": "reset_peak_memory_stats",
-    "reset_accumulated_memory_stats": "reset_accumulated_memory_stats",
     "get_memory_info": "mem_get_info",
 }
 

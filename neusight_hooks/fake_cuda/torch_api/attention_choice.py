@@ -163,7 +163,7 @@ def _efficient_takes(call: AttentionCall, capability: Capability, vendor: Vendor
         and _has_keys_and_queries(call)
         and _last_dim_is_dense(call, ignore_singleton=False)
         and _heads_match(call, supports_gqa=False)
-        and (vendor == "nvidia" or call.mask is None or _mask_suits_amd(call, call.mask))
+        and (vendor == "nvidia" or not call.mask or call.mask.dtype in ("bool", call.query.dtype))
         and _has_one_dtype_of(call, dtypes)
     )
 
@@ -187,10 +187,6 @@ def _gemm_alignment(dtype: str, capability: Capability) -> int:
     if uses_tensor_cores:
         return _TENSOR_CORE_ALIGNMENT_BITS // (16 if is_half else 32)
     return 1
-
-
-def _mask_suits_amd(call: AttentionCall, mask: TensorSpec) -> bool:
-    return mask.dtype in ("bool", call.query.dtype)
 
 
 def _cudnn_takes(call: AttentionCall, capability: Capability, cudnn_version: int) -> bool:

@@ -10,9 +10,9 @@ import timeit
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import partial
-from typing import TYPE_CHECKING
 
 from neusight.fake_cuda.patching import Patches
+from neusight.recording.recorder import Recorder
 from neusight.recording.recording import Alloc, Entry, Free, HostWork, StorageRef
 from neusight.recording.tape import (
     AROUND_ENTRIES,
@@ -22,13 +22,10 @@ from neusight.recording.tape import (
     TapedInput,
     TapedOp,
 )
+from neusight.timeline.host import HostProfile
+from neusight.timeline.launches import Pricing
 from neusight.timeline.scheduler import Scheduler
 from neusight.timeline.steps import Moment
-
-if TYPE_CHECKING:
-    from neusight.recording.recorder import Recorder
-    from neusight.timeline.host import HostProfile
-    from neusight.timeline.launches import Pricing
 
 _NS_PER_US = 1000
 _NS_PER_S = 1_000_000_000
@@ -77,7 +74,7 @@ class SimulatedClock:
     def event_us(self, event: int) -> float:
         """When an event is reached on its stream."""
         self._recorder.tape.drain()
-        return self._scheduler.event_ns(event) / _NS_PER_US
+        return self._scheduler.streams.event_ns(event) / _NS_PER_US
 
 
 def install_virtual_time(patches: Patches, recorder: Recorder, clock: SimulatedClock) -> None:

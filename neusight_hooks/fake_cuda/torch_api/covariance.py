@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from neusight.fake_cuda.patching import Patches
-
-if TYPE_CHECKING:
-    from neusight.recording.values.known import KnownValues
+from neusight.recording.values.known import KnownValues
 
 
 def install_covariance(patches: Patches, known: KnownValues) -> None:

@@ -6,27 +6,26 @@ import logging
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._subclasses import fake_tensor
 
 from neusight.fake_cuda.patching import Patches
+from neusight.fake_cuda.torch_api.clock import SimulatedClock
+from neusight.fake_cuda.torch_api.native.legacy_types import DTYPES_BY_NAME
 from neusight.fake_cuda.torch_api.native.rocm import (
     MIOPEN_VERSION,
     ROCM_ARCHITECTURES,
     architecture,
     l2_of_a_die,
 )
+from neusight.fake_cuda.torch_api.simulated_memory import SimulatedMemory
+from neusight.predictors.gpu import GPU
+from neusight.recording.recorder import Recorder
 from neusight.recording.recording import EventRecord, EventWait, Phase
 from neusight.recording.tape import Launched, TapedInput, TapedOp
 from neusight.timeline.scheduler import GRAPH_LAUNCH
-
-if TYPE_CHECKING:
-    from neusight.fake_cuda.torch_api.clock import SimulatedClock
-    from neusight.fake_cuda.torch_api.simulated_memory import SimulatedMemory
-    from neusight.predictors.gpu import GPU
-    from neusight.recording.recorder import Recorder
 
 #: CUDA that the forecast claims: the toolkit of torch 2.13's CUDA wheels.
 CUDA_VERSION = "13.0"
@@ -76,7 +75,6 @@ class DeviceProperties:
 
 
 def device_properties(gpu: GPU) -> DeviceProperties:
-    """The properties of the target."""
     major, minor = gpu.compute_capability
     is_amd = gpu.vendor == "amd"
     return DeviceProperties(
@@ -431,18 +429,16 @@ def _install_queries(patches: Patches, gpu: GPU, on_query: OnQuery) -> None:
 
         return reply
 
-    capability = (properties.major, properties.minor)
     patches.replace_code(cuda, "is_available", lambda: True)
     patches.replace_code(cuda, "_is_compiled", lambda: True)
     patches.replace_code(cuda, "_nvml_based_avail", lambda: False)
-    reported = answering("get_device_properties", properties)
-    patches.set(cuda, "_get_device_properties", reported)
+    patches.set(cuda, "_get_device_properties", answering("get_device_properties", properties))
     for device_query, answer in (
-        ("get_device_properties", reported),
-        ("get_device_name", answering("get_device_name", properties.name)),
-        ("get_device_capability", answering("get_device_capability", capability)),
+        ("get_device_properties", properties),
+        ("get_device_name", properties.name),
+        ("get_device_capability", (properties.major, properties.minor)),
     ):
-        patches.replace_code(cuda, device_query, _of_a_gpu(answer))
+        patches.replace_code(cuda, device_query, _of_a_gpu(answering(device_query, answer)))
     patches.replace_code(cuda, "get_arch_list", answering("get_arch_list", arch_list(gpu)))
     patches.replace_code(cuda, "is_bf16_supported", answering("is_bf16_supported", _SUPPORTS_BF16))
     patches.replace_code(torch.backends.cuda, "is_built", lambda: not _is_torch_asking())
@@ -611,16 +607,7 @@ def _install_memory(patches: Patches, memory: SimulatedMemory, gpu: GPU, on_quer
 
 #: What the legacy types of torch.cuda hold, by name.
 TENSOR_TYPES = {
-    "FloatTensor": torch.float32,
-    "DoubleTensor": torch.float64,
-    "HalfTensor": torch.float16,
-    "BFloat16Tensor": torch.bfloat16,
-    "LongTensor": torch.int64,
-    "IntTensor": torch.int32,
-    "ShortTensor": torch.int16,
-    "CharTensor": torch.int8,
-    "ByteTensor": torch.uint8,
-    "BoolTensor": torch.bool,
+    f"{name}Tensor": dtype for name, dtype in DTYPES_BY_NAME.items() if not dtype.is_complex
 }
 
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from math import prod
+from typing import Any
 
 import torch
 
 from neusight.fake_cuda.import_hooks import when_imported
+from neusight.fake_cuda.patching import Patches
 from neusight.fake_cuda.torch_api.attention_choice import AttentionCall
 from neusight.recording.recording import TensorSpec
-
-if TYPE_CHECKING:
-    from neusight.fake_cuda.patching import Patches
 
 #: Where torch.nested chooses, and by which names it asks (torch 2.13). If these move, its own
 #: selector says that no kernel takes the call, and the program fails with its words.
@@ -49,21 +48,20 @@ def _call(params: Any, backend: str) -> AttentionCall:
     the kernels can do and not at how long sequences are (sdp_utils.cpp, 2.13), so each is asked as
     of tensors with the longest of them."""
     core = torch._C
-    query, key, value = params.query, params.key, params.value
-    lengths = [tensor._get_max_seqlen() for tensor in (query, key, value)]
+    tensors = (params.query, params.key, params.value)
+    lengths = [tensor._get_max_seqlen() for tensor in tensors]
     mask = params.attn_mask
     longest = max(lengths)
-    query_spec, key_spec, value_spec = (
+    query, key, value = (
         _dense(tensor, longest if params.is_causal else length)
-        for tensor, length in zip((query, key, value), lengths, strict=True)
+        for tensor, length in zip(tensors, lengths, strict=True)
     )
     return AttentionCall(
-        query=query_spec,
-        key=key_spec,
-        value=value_spec,
+        query=query,
+        key=key,
+        value=value,
         mask=None if mask is None else _dense(mask, longest),
-        requires_grad=torch.is_grad_enabled()
-        and any(tensor.requires_grad for tensor in (query, key, value)),
+        requires_grad=torch.is_grad_enabled() and any(t.requires_grad for t in tensors),
         dropout_p=params.dropout,
         is_causal=params.is_causal,
         enable_gqa=params.enable_gqa,
@@ -77,7 +75,5 @@ def _call(params: Any, backend: str) -> AttentionCall:
 def _dense(tensor: Any, length: int) -> TensorSpec:
     """The tensor with all its sequences of this length."""
     shape = tuple(size if isinstance(size, int) else int(length) for size in tensor.shape)
-    strides = [1]
-    for size in reversed(shape[1:]):
-        strides.insert(0, strides[0] * size)
-    return TensorSpec(shape, tuple(strides), str(tensor.dtype)[6:], tensor.device.type)
+    strides = tuple(prod(shape[dim + 1 :]) for dim in range(len(shape)))
+    return TensorSpec(shape, strides, str(tensor.dtype)[6:], tensor.device.type)

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 _DYNAMO = "torch._dynamo"
@@ -173,12 +173,10 @@ class LazyModule(ModuleType):
 
     @property
     def is_loaded(self) -> bool:
-        """Whether its code has been run."""
         return bool(self.__dict__["_lazy"].is_loaded)
 
     @property
     def is_loading(self) -> bool:
-        """Whether its code is being run."""
         return bool(self.__dict__["_lazy"].is_loading)
 
     def load(self) -> bool:
@@ -284,28 +282,16 @@ def _caller() -> str:
     return str(sys._getframe(2).f_globals.get("__name__"))
 
 
-class _TraceRules:
-    """Of `torch._dynamo.trace_rules` before its code is run."""
-
-    @staticmethod
-    def clear_lru_cache() -> None:
-        """There is nothing to clear."""
-
-
-class _Utils:
-    """Of `torch._dynamo.utils` before its code is run."""
-
-    @staticmethod
-    def get_optimize_ddp_mode() -> str:
-        """The setting, of which "python_reducer" alone is for programs that are not compiled."""
-        return str(importlib.import_module(_DYNAMO_CONFIG).optimize_ddp)
-
-
 #: What torch's modules ask of parts of Dynamo in programs that compile nothing: before a process
-#: group is made, and where DDP begins.
-_PARTS_OF_DYNAMO: dict[tuple[str, str | None], type[object]] = {
-    ("trace_rules", "torch.distributed.distributed_c10d"): _TraceRules,
-    ("utils", "torch.nn.parallel.distributed"): _Utils,
+#: group is made, where there is nothing to clear, and where DDP begins the setting, of which
+#: "python_reducer" alone is for programs that are not compiled.
+_PARTS_OF_DYNAMO = {
+    ("trace_rules", "torch.distributed.distributed_c10d"): SimpleNamespace(
+        clear_lru_cache=lambda: None
+    ),
+    ("utils", "torch.nn.parallel.distributed"): SimpleNamespace(
+        get_optimize_ddp_mode=lambda: str(importlib.import_module(_DYNAMO_CONFIG).optimize_ddp)
+    ),
 }
 
 

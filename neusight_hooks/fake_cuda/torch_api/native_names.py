@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from neusight.fake_cuda.inlined import legacy_type_taker
+from neusight.fake_cuda.patching import Patches
 from neusight.fake_cuda.torch_api.cuda_module import TENSOR_TYPES, legacy_tensor
 from neusight.fake_cuda.torch_api.native.aliases import install_same_names
 from neusight.fake_cuda.torch_api.native.attention_queries import install_attention_queries
@@ -19,11 +20,8 @@ from neusight.fake_cuda.torch_api.native.runtime import install_runtime
 from neusight.fake_cuda.torch_api.native.sensors import install_sensors
 from neusight.fake_cuda.torch_api.native.settings import install_switches
 from neusight.fake_cuda.torch_api.native.unsupported import install_refused
-
-if TYPE_CHECKING:
-    from neusight.fake_cuda.patching import Patches
-    from neusight.predictors.gpu import GPU
-    from neusight.recording.recorder import Recorder
+from neusight.predictors.gpu import GPU
+from neusight.recording.recorder import Recorder
 
 
 def install_native_names(
@@ -70,7 +68,6 @@ def _scatter(
     dim: int = 0,
     streams: object = None,
 ) -> tuple[torch.Tensor, ...]:
-    """A part of the tensor for each GPU."""
     split: Any = torch.split  # has no annotations
     parts = (
         tensor.chunk(len(devices), dim)
@@ -93,14 +90,12 @@ def _gather(
 
 
 def _broadcast(tensor: torch.Tensor, devices: Sequence[int]) -> tuple[torch.Tensor, ...]:
-    """The tensor on each GPU."""
     return tuple(tensor.to(torch.device("cuda", device)) for device in devices)
 
 
 def _broadcast_coalesced(
     tensors: Sequence[torch.Tensor], devices: Sequence[int], buffer_size: int = 0
 ) -> tuple[list[torch.Tensor], ...]:
-    """All tensors on each GPU."""
     return tuple(
         [tensor.to(torch.device("cuda", device)) for tensor in tensors] for device in devices
     )

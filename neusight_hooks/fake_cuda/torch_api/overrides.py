@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException
@@ -21,13 +22,12 @@ from neusight.fake_cuda.torch_api.attention_choice import (
 )
 from neusight.fake_cuda.torch_api.jagged_attention import install_jagged_attention
 from neusight.predictors.files import json_value
+from neusight.predictors.gpu import GPU
 from neusight.recording.handlers.registry import Args, Kwargs, allocates, handles, overloads
+from neusight.recording.recorder import Recorder
+from neusight.recording.recording import TensorSpec
+from neusight.recording.signature import spec_of
 from neusight.recording.tensor import ForecastTensor
-
-if TYPE_CHECKING:
-    from neusight.predictors.gpu import GPU
-    from neusight.recording.recorder import Recorder
-    from neusight.recording.recording import TensorSpec
 
 aten = torch.ops.aten
 
@@ -66,8 +66,6 @@ def attention_query_result(device_query: str, gpu: GPU) -> str | None:
 
 
 def _attention_call(fields: dict[str, Any]) -> AttentionCall:
-    from neusight.recording.recording import TensorSpec
-
     for name in ("query", "key", "value", "mask"):
         if fields[name] is not None:
             shape, stride, *rest = fields[name]
@@ -114,8 +112,6 @@ def install_overrides(
         return choice
 
     install_jagged_attention(patches, chosen)
-    import warnings
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # "Overriding a previously registered kernel": on purpose
         override("scaled_dot_product_attention", _attention(chosen))
@@ -177,8 +173,6 @@ def _never_reached(*args: Any) -> Any:
 
 def _spec_of(tensor: Any) -> TensorSpec:
     """The tensor's shape; while sizes are symbols, that of the call that is compiled."""
-    from neusight.recording.signature import spec_of
-
     spec = spec_of(tensor)
     return spec._replace(shape=_numbers(spec.shape), stride=_numbers(spec.stride))
 
@@ -202,9 +196,8 @@ def _attention(chosen: Callable[[AttentionCall], str]) -> Callable[..., Any]:
         enable_gqa: bool = False,
     ) -> Any:
         _require_matching(query, key, value, attn_mask, is_causal=is_causal)
-        needs_grad = torch.is_grad_enabled() and (
-            query.requires_grad or key.requires_grad or value.requires_grad
-        )
+        tensors = (query, key, value)
+        needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
         backends = torch._C
         call = AttentionCall(
             query=_spec_of(query),
@@ -234,17 +227,10 @@ def _attention(chosen: Callable[[AttentionCall], str]) -> Callable[..., Any]:
                 if choice == "efficient"
                 else aten._scaled_dot_product_cudnn_attention.default
             )
-            return op(query, key, value, mask, needs_grad, dropout_p, is_causal, scale=scale)[0]
+            return op(*tensors, mask, needs_grad, dropout_p, is_causal, scale=scale)[0]
         if choice == "math":
             return aten._scaled_dot_product_attention_math.default(
-                query,
-                key,
-                value,
-                attn_mask,
-                dropout_p,
-                is_causal,
-                scale=scale,
-                enable_gqa=enable_gqa,
+                *tensors, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
             )[0]
         raise RuntimeError("No available kernel. Aborting execution.")
 
@@ -458,6 +444,36 @@ def _ctc_loss(recorder: Recorder, args: Args, kwargs: Kwargs) -> Any:
 @allocates(*overloads("_ctc_loss_backward"))
 def _ctc_loss_backward(recorder: Recorder, args: Args, kwargs: Kwargs) -> Any:
     return recorder.new_tensor(tuple(args[1].shape), args[1].dtype, args[1])
+
+
+# -- SyncBatchNorm, whose ops only a GPU has ------------------------------------------------------
+
+
+@allocates(aten.batch_norm_stats.default)
+def _statistics(recorder: Recorder, args: Args, kwargs: Kwargs) -> Any:
+    data = args[0]
+    return _float32(recorder, data, (data.shape[1],), 2)
+
+
+@allocates(aten.batch_norm_gather_stats_with_counts.default)
+def _gathered_statistics(recorder: Recorder, args: Args, kwargs: Kwargs) -> Any:
+    means = args[1]
+    return _float32(recorder, means, (means.shape[-1],), 2)
+
+
+@allocates(aten.batch_norm_backward_reduce.default)
+def _reduced_gradients(recorder: Recorder, args: Args, kwargs: Kwargs) -> Any:
+    mean = args[2]
+    return _float32(recorder, mean, tuple(mean.shape), 4)
+
+
+def _float32(recorder: Recorder, like: Any, shape: tuple[int, ...], count: int) -> Any:
+    return tuple(recorder.new_tensor(shape, torch.float32, like) for _ in range(count))
+
+
+@allocates(aten.batch_norm_elemt.default, aten.batch_norm_backward_elemt.default)
+def _like_the_input(recorder: Recorder, args: Args, kwargs: Kwargs) -> Any:
+    return recorder.new_tensor(tuple(args[0].shape), args[0].dtype, args[0])
 
 
 # -- fused RMSNorm --------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -13,13 +12,11 @@ from neusight.memory.allocator_settings import settings_of
 from neusight.memory.placement import ALLOCATOR_OPTION, FRACTION_OPTION
 from neusight.memory.snapshot import HistoricPlacement, History, Snapshot, snapshot_of
 from neusight.memory.workspaces import ENVIRONMENT, Workspaces
+from neusight.predictors.gpu import GPU
 from neusight.recording.call_stack import call_site
+from neusight.recording.recorder import Recorder
 from neusight.recording.recording import EmptyCache, Mark
 from neusight.recording.tape import SingleEntry, TapedAlloc, TapedFree, TapedOp
-
-if TYPE_CHECKING:
-    from neusight.predictors.gpu import GPU
-    from neusight.recording.recorder import Recorder
 
 #: Read by torch when CUDA is first used; the first of them that is set counts.
 _SETTINGS_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
@@ -42,7 +39,6 @@ class _Counter:
         self.came = self.came_bytes = self.came_requested = 0
 
     def add(self, num_bytes: int, requested: int) -> None:
-        """One more."""
         self.came += 1
         self.came_bytes += num_bytes
         self.came_requested += requested
@@ -57,13 +53,11 @@ class _Counter:
             self.peak_requested = now
 
     def remove(self, num_bytes: int, requested: int) -> None:
-        """One less."""
         self.now -= 1
         self.now_bytes -= num_bytes
         self.now_requested -= requested
 
     def reset_peak(self) -> None:
-        """Resets the peak to the current value."""
         self.peak, self.peak_bytes = self.now, self.now_bytes
         self.peak_requested = self.now_requested
 
@@ -92,22 +86,18 @@ class _Counters:
         self.of_small = (self._pools["large_pool"], self._pools["small_pool"])
 
     def add(self, num_bytes: int, requested: int, is_small: int) -> None:
-        """Adds one to its pool, and to the total."""
         self.all.add(num_bytes, requested)
         self.of_small[is_small].add(num_bytes, requested)
 
     def remove(self, num_bytes: int, requested: int, is_small: int) -> None:
-        """One less."""
         self.all.remove(num_bytes, requested)
         self.of_small[is_small].remove(num_bytes, requested)
 
     def reset_peak(self) -> None:
-        """Resets the peaks to the current values."""
         for counter in self._pools.values():
             counter.reset_peak()
 
     def reset_accumulated(self) -> None:
-        """Resets the accumulated counts."""
         for counter in self._pools.values():
             counter.reset_accumulated()
 
@@ -130,20 +120,16 @@ class _Counted(HistoricPlacement):
         self.segments = _Counters()
 
     def came(self, block: Block) -> None:
-        """Counts an allocated block."""
         self.blocks.add(block.num_bytes, block.requested, block.pool & 1)
 
     def goes(self, block: Block) -> None:
-        """Counts a freed block."""
         self.blocks.remove(block.num_bytes, block.requested, block.pool & 1)
 
     def segment_changed(self, change: SegmentChange) -> None:
-        """A segment was allocated from CUDA, or returned to it."""
         super().segment_changed(change)
-        if change.action in ("segment_alloc", "segment_map"):
-            self.segments.add(change.num_bytes, 0, change.is_small)
-        else:
-            self.segments.remove(change.num_bytes, 0, change.is_small)
+        is_new = change.action in ("segment_alloc", "segment_map")
+        count = self.segments.add if is_new else self.segments.remove
+        count(change.num_bytes, 0, change.is_small)
 
 
 class SimulatedMemory:
@@ -156,7 +142,6 @@ class SimulatedMemory:
     def __init__(self, recorder: Recorder, gpu: GPU, *, raises: bool) -> None:
         self._recorder = recorder
         self._gpu = gpu
-        self._raises = raises
         self._num_ooms = 0
         self._fraction = 1.0
         self._placement = _Counted(Allocator(self._capacity()))
@@ -264,20 +249,17 @@ class SimulatedMemory:
         return dict(sorted(values.items()))
 
     def reset_peak(self) -> None:
-        """The peak starts again from what is allocated now."""
         placement = self._drained()
         placement.allocator.reset_peak()
         placement.blocks.reset_peak()
         placement.segments.reset_peak()
 
     def reset_accumulated(self) -> None:
-        """Resets the accumulated counts."""
         placement = self._drained()
         placement.blocks.reset_accumulated()
         placement.segments.reset_accumulated()
 
     def empty_cache(self) -> None:
-        """Returns unused segments to CUDA."""
         self._recorder.tape.add(EmptyCache())
 
     def set_fraction(self, fraction: float) -> None:
@@ -291,7 +273,6 @@ class SimulatedMemory:
         self._drained().allocator.capacity_bytes = self._capacity()
 
     def fraction(self) -> float:
-        """The share of the GPU's memory that the program may have."""
         return self._fraction
 
     def set_settings(self, text: str) -> None:

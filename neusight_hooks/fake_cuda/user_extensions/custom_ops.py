@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch._library.fake_impl import FakeImplCtx
 
 from neusight.fake_cuda.patching import Patches
+from neusight.recording.recorder import Recorder
 from neusight.recording.values.invention import MASK_DENSITY
-
-if TYPE_CHECKING:
-    from neusight.recording.recorder import Recorder
 
 
 def install_custom_ops(patches: Patches, recorder: Recorder) -> None:

@@ -52,14 +52,8 @@ def _check(node: Any, grads: tuple[Any, ...]) -> None:
         return
     for position, grad in enumerate(grads):
         if _differ(device, grad):
-            raise RuntimeError(
-                _text(
-                    f"Function {type(node).__name__} returned an invalid gradient",
-                    position,
-                    device,
-                    grad,
-                )
-            )
+            begin = f"Function {type(node).__name__} returned an invalid gradient"
+            raise RuntimeError(_text(begin, position, device, grad))
 
 
 def _differ(device: torch.device, grad: Any) -> bool:

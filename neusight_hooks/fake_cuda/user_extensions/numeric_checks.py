@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from neusight.fake_cuda.patching import Patches
 from neusight.recording.call_stack import call_site
+from neusight.recording.recorder import Recorder
 from neusight.recording.tensor import ForecastTensor
-
-if TYPE_CHECKING:
-    from neusight.recording.recorder import Recorder
 
 
 def install_numeric_checks(patches: Patches, recorder: Recorder) -> None:

@@ -12,9 +12,13 @@ from torch import Tensor, nn
 from neusight.predictors.errors import UnmappedOpError
 from neusight.recording.call_stack import call_site
 from neusight.stubs.shared.fused_optimizers import FusedAdam, FusedSGD
-from neusight.stubs.stub_ops import counted, names
+from neusight.stubs.stub_ops import counted, names, stub
 
 Shape = int | Sequence[int]
+
+
+#: What its layers of norms take.
+_NORM = "self, normalized_shape, eps=1e-5, elementwise_affine=True, memory_efficient=False"
 
 
 def _sizes(shape: Shape) -> tuple[int, ...]:
@@ -23,7 +27,6 @@ def _sizes(shape: Shape) -> tuple[int, ...]:
 
 @counted("apex")
 def fused_layer_norm(input: Tensor, normalized_shape: Shape, eps: float = 1e-6) -> Tensor:
-    """A layer norm without weights."""
     return F.layer_norm(input, _sizes(normalized_shape), eps=eps)
 
 
@@ -36,13 +39,11 @@ def fused_layer_norm_affine(
     eps: float = 1e-6,
     memory_efficient: bool = False,
 ) -> Tensor:
-    """A layer norm with its weights."""
     return F.layer_norm(input, _sizes(normalized_shape), weight, bias, eps)
 
 
 @counted("apex")
 def fused_rms_norm(input: Tensor, normalized_shape: Shape, eps: float = 1e-6) -> Tensor:
-    """A norm by the root of the mean square, without weights."""
     return F.rms_norm(input, list(_sizes(normalized_shape)), eps=eps)
 
 
@@ -54,35 +55,22 @@ def fused_rms_norm_affine(
     eps: float = 1e-6,
     memory_efficient: bool = False,
 ) -> Tensor:
-    """A norm by the root of the mean square, with its weights."""
     return F.rms_norm(input, list(_sizes(normalized_shape)), weight, eps)
 
 
 class FusedLayerNorm(nn.LayerNorm):
     """One kernel forward, as torch's own."""
 
-    @counted("apex", "FusedLayerNorm")
-    def __init__(
-        self,
-        normalized_shape: Shape,
-        eps: float = 1e-5,
-        elementwise_affine: bool = True,
-        memory_efficient: bool = False,
-    ) -> None:
+    @stub("apex", _NORM)
+    def __init__(self, normalized_shape: Shape, eps: float, elementwise_affine: bool) -> None:
         super().__init__(list(_sizes(normalized_shape)), eps, elementwise_affine)
 
 
 class FusedRMSNorm(nn.RMSNorm):
     """One kernel forward, as torch's own."""
 
-    @counted("apex", "FusedRMSNorm")
-    def __init__(
-        self,
-        normalized_shape: Shape,
-        eps: float = 1e-5,
-        elementwise_affine: bool = True,
-        memory_efficient: bool = False,
-    ) -> None:
+    @stub("apex", _NORM)
+    def __init__(self, normalized_shape: Shape, eps: float, elementwise_affine: bool) -> None:
         super().__init__(list(_sizes(normalized_shape)), eps, elementwise_affine)
 
 
@@ -99,11 +87,7 @@ class FusedDenseGeluDense(nn.Module):
 
     @counted("apex", "FusedDenseGeluDense")
     def __init__(
-        self,
-        in_features: int,
-        intermediate_features: int,
-        out_features: int,
-        bias: bool = True,
+        self, in_features: int, intermediate_features: int, out_features: int, bias: bool = True
     ) -> None:
         super().__init__()
         self.weight1 = nn.Parameter(torch.empty(intermediate_features, in_features))
@@ -112,7 +96,6 @@ class FusedDenseGeluDense(nn.Module):
         self.bias2 = nn.Parameter(torch.empty(out_features))
 
     def forward(self, input: Tensor) -> Tensor:
-        """The products, with the GELU as a kernel of its own."""
         hidden = F.gelu(F.linear(input, self.weight1, self.bias1), approximate="tanh")
         return F.linear(hidden, self.weight2, self.bias2)
 
@@ -176,14 +159,10 @@ _AMP = "torch.autocast and torch.amp.GradScaler do what its O1 does, and are for
 _OPTIMIZERS = "FusedAdam and FusedSGD of apex.optimizers have one, and all of torch.optim"
 
 _NORMS = names(
-    FusedLayerNorm,
-    FusedRMSNorm,
+    *(FusedLayerNorm, FusedRMSNorm, fused_layer_norm, fused_layer_norm_affine),
+    *(fused_rms_norm, fused_rms_norm_affine),
     MixedFusedLayerNorm=FusedLayerNorm,
     MixedFusedRMSNorm=FusedRMSNorm,
-    fused_layer_norm=fused_layer_norm,
-    fused_layer_norm_affine=fused_layer_norm_affine,
-    fused_rms_norm=fused_rms_norm,
-    fused_rms_norm_affine=fused_rms_norm_affine,
     mixed_dtype_fused_layer_norm_affine=fused_layer_norm_affine,
     mixed_dtype_fused_rms_norm_affine=fused_rms_norm_affine,
 )
@@ -197,10 +176,8 @@ MODULES: dict[str, dict[str, Any]] = {
     "apex.normalization": _NORMS,
     "apex.normalization.fused_layer_norm": _NORMS,
     "apex.optimizers": names(
-        FusedAdam,
-        FusedSGD,
-        _refused("FusedLAMB", _OPTIMIZERS),
-        _refused("FusedNovoGrad", _OPTIMIZERS),
+        *(FusedAdam, FusedSGD),
+        *(_refused(name, _OPTIMIZERS) for name in ("FusedLAMB", "FusedNovoGrad")),
     ),
     "apex.parallel": names(
         nn.SyncBatchNorm,

@@ -14,7 +14,6 @@ from neusight.stubs.stub_ops import count_use, names
 
 
 def initialize(*args: Any, **kwargs: Any) -> NoReturn:
-    """Raises an error that names what is forecast instead."""
     raise UnmappedOpError(
         f"deepspeed.initialize at {call_site()} has no stub in a forecast, since deepspeed "
         "cannot be imported; FSDP, DDP and ZeroRedundancyOptimizer of torch are forecast."

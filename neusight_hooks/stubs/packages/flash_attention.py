@@ -246,7 +246,6 @@ class FlashCrossAttention(FlashSelfAttention):
 
 @counted("flash_attn")
 def index_first_axis(input: Tensor, indices: Tensor) -> Tensor:
-    """The rows of these indices, by a gather."""
     flat = input.reshape(input.shape[0], -1)
     columns = indices.unsqueeze(1).expand(-1, flat.shape[1])
     return torch.gather(flat, 0, columns).reshape(-1, *input.shape[1:])

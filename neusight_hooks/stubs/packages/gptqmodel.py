@@ -87,18 +87,14 @@ class BaseQuantLinear(nn.Module):
         self.has_zeros = not sym
         groups = 1 if group_size <= 0 else -(-in_features // group_size)
         packed = _INTEGER_BITS // bits
-        buffers = {
-            "qweight": self.packed_shape(packed),
-            "qzeros": (groups, out_features // packed),
-        }
-        for name, shape in buffers.items():
-            self.register_buffer(name, torch.zeros(shape, dtype=torch.int32, device=dev))
+        integers = {"dtype": torch.int32, "device": dev}
+        self.register_buffer("qweight", torch.zeros(self.packed_shape(packed), **integers))
+        self.register_buffer("qzeros", torch.zeros(groups, out_features // packed, **integers))
         made = {"dtype": torch.float16, "device": dev}
         self.register_buffer("scales", torch.zeros(groups, out_features, **made))
         self.register_buffer("bias", torch.zeros(out_features, **made) if bias else None)
 
     def packed_shape(self, packed: int) -> tuple[int, int]:
-        """Of the weight, so many elements of it in an integer."""
         return self.in_features // packed, self.out_features
 
     def forward(self, x: Tensor) -> Tensor:

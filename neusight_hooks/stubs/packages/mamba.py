@@ -69,7 +69,7 @@ def causal_conv1d_fn(
         return out
     states = final_states_out
     if states is None:
-        states = x.new_empty((x.shape[0], x.shape[1], weight.shape[1] - 1))
+        states = x.new_empty((*x.shape[:2], weight.shape[1] - 1))
     return out, states
 
 
@@ -79,7 +79,6 @@ def causal_conv1d_fn(
     "conv_state_indices=None",
 )
 def causal_conv1d_update(x: Tensor, conv_state: Tensor, weight: Tensor, bias: Any) -> Any:
-    """One step of it, with its last inputs kept."""
     return _conv_update(x, conv_state, weight, bias)
 
 
@@ -154,7 +153,6 @@ _state_update = make_op(
     "state_batch_indices=None",
 )
 def selective_state_update(dt_softplus: bool, state_batch_indices: Any, **operands: Any) -> Any:
-    """One step of a scan, with its state."""
     return _state_update(**operands)
 
 
@@ -297,25 +295,16 @@ class Mamba2(nn.Module):
         weight = self.conv1d.weight.squeeze(1)
         mixed = _conv(mixed.transpose(1, 2), weight, self.conv1d.bias).transpose(1, 2)
         x, B, C = mixed.split([self.inner, shared, shared], dim=-1)
-        y, _ = _chunks(
-            x.reshape(batch, length, self.heads, self.headdim),
-            dt,
-            -torch.exp(self.A_log.float()),
-            B.reshape(batch, length, self.groups, self.d_state),
-            C.reshape(batch, length, self.groups, self.d_state),
-            self.D,
-            None,
-            self.dt_bias,
-            self.chunk_size,
-        )
+        x = x.reshape(batch, length, self.heads, self.headdim)
+        B, C = (t.reshape(batch, length, self.groups, self.d_state) for t in (B, C))
+        A = -torch.exp(self.A_log.float())
+        y, _ = _chunks(x, dt, A, B, C, self.D, None, self.dt_bias, self.chunk_size)
         gated = self.norm(y.reshape(batch, length, self.inner) * F.silu(z))
         out: Tensor = self.out_proj(gated)
         return out
 
 
-_SCANS = names(selective_scan_fn)
 _CONVOLUTION = names(causal_conv1d_fn, causal_conv1d_update)
-_COMBINED = names(mamba_chunk_scan_combined)
 
 MODULES: dict[str, dict[str, Any]] = {
     "causal_conv1d": _CONVOLUTION,
@@ -325,9 +314,9 @@ MODULES: dict[str, dict[str, Any]] = {
     "mamba_ssm.modules.mamba2": names(Mamba2),
     "mamba_ssm.modules.mamba_simple": names(Mamba),
     "mamba_ssm.ops": {},
-    "mamba_ssm.ops.selective_scan_interface": _SCANS,
+    "mamba_ssm.ops.selective_scan_interface": names(selective_scan_fn),
     "mamba_ssm.ops.triton": {},
     "mamba_ssm.ops.triton.layer_norm": names(layer_norm_fn, rms_norm_fn, RMSNorm=RmsNorm),
     "mamba_ssm.ops.triton.selective_state_update": names(selective_state_update),
-    "mamba_ssm.ops.triton.ssd_combined": _COMBINED,
+    "mamba_ssm.ops.triton.ssd_combined": names(mamba_chunk_scan_combined),
 }

@@ -127,7 +127,6 @@ class ScaledLinear(nn.Module):
     def forward(
         self, inp: Tensor, is_first_microbatch: bool | None = None, **others: Any
     ) -> Tensor:
-        """The product with its bias."""
         return _linear(inp, self.weight, self.bias, self.fp8_scale)
 
 
@@ -152,7 +151,6 @@ class NormLinear(ScaledLinear):
     def forward(
         self, inp: Tensor, is_first_microbatch: bool | None = None, **others: Any
     ) -> Tensor:
-        """The product of the normalised rows."""
         return super().forward(self.norm(inp))
 
 

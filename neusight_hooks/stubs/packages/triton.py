@@ -55,7 +55,6 @@ class KernelInterface:
         """Adds the arguments that it has beside those that it is given."""
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs it, were it compiled."""
         _not_here(getattr(self, "__name__", "a kernel"))
 
 
@@ -64,21 +63,17 @@ class JITFunction(KernelInterface):
 
     def __init__(self, fn: Callable[..., Any], **options: Any) -> None:
         self.fn = fn
-        self.arg_names = tuple(inspect.signature(fn).parameters)
+        parameters = inspect.signature(fn).parameters
+        self.arg_names = tuple(parameters)
         self.arg_defaults = {
             name: parameter.default
-            for name, parameter in inspect.signature(fn).parameters.items()
+            for name, parameter in parameters.items()
             if parameter.default is not parameter.empty
         }
         self.__name__, self.__module__, self.__doc__ = fn.__name__, fn.__module__, fn.__doc__
         self.written = _written_by(fn, self.arg_names)
 
-    def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Recorded on forecast tensors; nothing else can be done with it."""
-        _not_here(self.__name__)
-
     def warmup(self, *args: Any, grid: Any, **kwargs: Any) -> Any:
-        """Compiles it, were there a compiler."""
         return self.run(*args, grid=grid, warmup=True, **kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
@@ -103,7 +98,6 @@ class Config:
         self.maxnreg, self.pre_hook = maxnreg, pre_hook
 
     def all_kwargs(self) -> dict[str, Any]:
-        """All that a launch is given by it."""
         return {**self.kwargs, "num_warps": self.num_warps, "num_stages": self.num_stages}
 
 
@@ -147,16 +141,13 @@ class Heuristics(KernelInterface):
         self.__name__ = fn.__name__
 
     def add_arguments(self, given: dict[str, Any]) -> None:
-        """Those that are computed from the others."""
         for name, value in self.values.items():
             given[name] = value(given)
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the kernel with them."""
         given = {**dict(zip(self.arg_names, args, strict=False)), **kwargs}
-        for name, value in self.values.items():
-            kwargs[name] = given[name] = value(given)
-        return self.fn.run(*args, **kwargs)
+        self.add_arguments(given)
+        return self.fn.run(*args, **kwargs, **{name: given[name] for name in self.values})
 
 
 def _launch_compiled(kernel: Any, grid: Any, given: dict[str, Any]) -> None:
@@ -190,6 +181,7 @@ def _launch_compiled(kernel: Any, grid: Any, given: dict[str, Any]) -> None:
 #: Functions of triton.language that write through their first argument, and Python's own that a
 #: kernel may call.
 _WRITING = ("store", "atomic_")
+_OF_PYTHON = ("range", "min", "max", "float", "int")
 
 
 def _written_by(fn: Callable[..., Any], parameters: Sequence[str]) -> tuple[str, ...]:
@@ -223,13 +215,7 @@ def _written_arguments(call: ast.Call) -> list[ast.expr]:
         if function.attr.startswith(_WRITING):
             return call.args[:1] or [word.value for word in call.keywords if word.arg == "pointer"]
         return []
-    if isinstance(function, ast.Name) and function.id not in (
-        "range",
-        "min",
-        "max",
-        "float",
-        "int",
-    ):
+    if isinstance(function, ast.Name) and function.id not in _OF_PYTHON:
         return [*call.args, *(word.value for word in call.keywords)]
     return []
 
@@ -246,7 +232,6 @@ def _names_in(nodes: Iterable[ast.AST]) -> set[str]:
 
 
 def jit(fn: Any = None, **options: Any) -> Any:
-    """Makes a kernel of a function."""
     count_use("triton", "jit")
     return JITFunction if fn is None else JITFunction(fn)
 
@@ -257,17 +242,14 @@ def autotune(configs: Sequence[Config], key: Sequence[str], **options: Any) -> A
 
 
 def heuristics(values: dict[str, Callable[[dict[str, Any]], Any]]) -> Any:
-    """Has arguments computed."""
     return lambda fn: Heuristics(fn, values)
 
 
 def cdiv(x: int, y: int) -> int:
-    """How many y hold x."""
     return (x + y - 1) // y
 
 
 def next_power_of_2(n: int) -> int:
-    """The smallest power of two that is not below n."""
     return 1 << max(0, n - 1).bit_length()
 
 
@@ -291,7 +273,6 @@ class TensorDescriptor:
     def from_tensor(
         tensor: torch.Tensor, block_shape: Sequence[int], padding: str = "zero"
     ) -> TensorDescriptor:
-        """Of a whole tensor."""
         return TensorDescriptor(tensor, tensor.shape, tensor.stride(), block_shape, padding)
 
 
@@ -394,7 +375,6 @@ class Plotted:
         self.benchmarks = benchmarks if isinstance(benchmarks, list) else [benchmarks]
 
     def run(self, show_plots: bool = False, print_data: bool = False, **others: Any) -> None:
-        """Runs it, and prints its times."""
         for benchmark in self.benchmarks:
             for x in benchmark.x_vals:
                 values = x if isinstance(x, (list, tuple)) else [x] * len(benchmark.x_names)
@@ -408,7 +388,6 @@ class Plotted:
 
 
 def perf_report(benchmarks: Any) -> Callable[[Callable[..., Any]], Plotted]:
-    """Decorates a function that is run for each point of a benchmark."""
     return lambda fn: Plotted(fn, benchmarks)
 
 

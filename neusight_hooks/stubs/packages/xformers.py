@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Any, NamedTuple
 
 import torch
@@ -32,7 +32,6 @@ class LowerTriangularMask(AttentionBias):
     """Causal, counted from the top left."""
 
     def add_bias(self, bias: Tensor) -> LowerTriangularMaskWithTensorBias:
-        """The same with a tensor added."""
         return LowerTriangularMaskWithTensorBias(bias)
 
 
@@ -54,7 +53,6 @@ class SeqLenInfo(NamedTuple):
 
     @property
     def max_seqlen(self) -> int:
-        """The longest."""
         return max(self.lengths)
 
     def bounds(self, device: torch.device) -> Tensor:
@@ -75,7 +73,6 @@ class BlockDiagonalMask(AttentionBias):
     def from_seqlens(
         cls, q_seqlen: Iterable[int], kv_seqlen: Iterable[int] | None = None, **others: Any
     ) -> Any:
-        """Of these lengths."""
         queries = SeqLenInfo(tuple(q_seqlen))
         return cls(queries, queries if kv_seqlen is None else SeqLenInfo(tuple(kv_seqlen)))
 
@@ -88,12 +85,9 @@ class BlockDiagonalMask(AttentionBias):
         return mask, torch.cat(flat, dim=1)
 
     def split(self, tensor: Tensor) -> list[Tensor]:
-        """The tensors of the list again."""
-        sizes, lengths = self.batch_sizes or [1] * len(self.q_seqinfo.lengths), []
-        rest = list(self.q_seqinfo.lengths)
-        for size in sizes:
-            lengths.append(sum(rest[:size]))
-            del rest[:size]
+        sizes = self.batch_sizes or [1] * len(self.q_seqinfo.lengths)
+        rest = iter(self.q_seqinfo.lengths)
+        lengths = [sum(islice(rest, size)) for size in sizes]
         pieces: Any = torch.split(tensor, lengths, dim=1)
         return [
             piece.reshape(size, -1, *tensor.shape[2:])
@@ -101,7 +95,6 @@ class BlockDiagonalMask(AttentionBias):
         ]
 
     def make_causal(self) -> Any:
-        """The same, each sequence causal."""
         return BlockDiagonalCausalMask(self.q_seqinfo, self.k_seqinfo, self.batch_sizes)
 
 
@@ -175,9 +168,8 @@ def _flash(
     if case.lengths is not None:
         query, key, value = (tensor.squeeze(0) for tensor in (query, key, value))
     attend: Any = torch.ops.aten._flash_attention_forward
-    result: Tensor = attend(
-        query, key, value, *bounds, p, case.mask != _NO_MASK, False, scale=scale
-    )[0]
+    is_causal = case.mask != _NO_MASK
+    result: Tensor = attend(query, key, value, *bounds, p, is_causal, False, scale=scale)[0]
     return result
 
 
@@ -187,13 +179,9 @@ def _own(
     bias = case.bias
     if bias is not None and bias.dim() == 3:  # one for each batch and head together
         bias = bias.view(query.shape[0], -1, *bias.shape[1:])
-    cum_q, cum_k, max_q, max_k = _bounds(case, query, key)
+    tensors = (query, key, value, bias, *_bounds(case, query, key))
     attend: Any = torch.ops.aten._efficient_attention_forward
-    result: Tensor = attend(
-        *(query, key, value, bias, cum_q, cum_k, max_q, max_k, p, case.mask),
-        torch.is_grad_enabled(),
-        scale=scale,
-    )[0]
+    result: Tensor = attend(*tensors, p, case.mask, torch.is_grad_enabled(), scale=scale)[0]
     return result
 
 
@@ -236,14 +224,12 @@ class SwiGLU(nn.Module):
         self.w3 = nn.Linear(hidden_features, out_features or in_features, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The gated product."""
         first, second = self.w12(x).chunk(2, dim=-1)
         out: Tensor = self.w3(_silu_product(first, second))
         return out
 
 
 def unbind(x: Tensor, dim: int) -> tuple[Tensor, ...]:
-    """The slices along a dimension."""
     return x.unbind(dim)
 
 

@@ -20,13 +20,12 @@ Saved = Sequence[Tensor]
 _PARTS = 132
 
 
-def _like(source: Tensor, *others: Any) -> Tensor:
-    return torch.empty_like(source)
-
-
 # -- rotary embedding ------------------------------------------------------------------------------
 
-_rotary = make_op("flash_attn::rotary(Tensor x, Tensor cos, Tensor sin) -> Tensor", _like)
+_rotary = make_op(
+    "flash_attn::rotary(Tensor x, Tensor cos, Tensor sin) -> Tensor",
+    lambda x, cos, sin: torch.empty_like(x),
+)
 _rotary_inplace = make_op(
     "flash_attn::rotary_inplace(Tensor(a!) x, Tensor cos, Tensor sin) -> ()",
     lambda x, cos, sin: None,
@@ -72,12 +71,7 @@ def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor, inplace: bool) -> Tensor:
 
 
 def _norm_outputs(
-    x: Tensor,
-    residual: Tensor | None,
-    weight: Tensor,
-    bias: Tensor | None,
-    is_rms: bool,
-    fp32: bool,
+    x: Tensor, residual: Tensor | None, weight: Any, bias: Any, is_rms: bool, fp32: bool
 ) -> tuple[Tensor, ...]:
     """The norm, the sum that was normalised (empty where nothing was added), a mean and a deviation
     of each row."""
@@ -173,7 +167,6 @@ def rms_norm_fn(x: Tensor, **settings: Any) -> Any:
 
 @counted("flash_attn")
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    """The norm by the root of the mean square."""
     return cast("Tensor", _normed(x, weight, None, None, True))
 
 
@@ -303,5 +296,4 @@ _swiglu = silu_product("flash_attn")
 
 @counted("flash_attn")
 def swiglu(x: Tensor, y: Tensor) -> Tensor:
-    """silu(x) · y in one kernel."""
     return _swiglu(x, y)

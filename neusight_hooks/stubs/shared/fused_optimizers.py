@@ -37,7 +37,6 @@ class _OneKernel(Optimizer):
         super().__init__(params, defaults)
 
     def step(self, closure: Closure = None, *others: Any, **more: Any) -> Any:
-        """One update."""
         loss = None if closure is None else closure()
         with torch.no_grad():
             for group in self.param_groups:
@@ -81,16 +80,8 @@ class FusedAdam(_OneKernel):
     ) -> None:
         if amsgrad:
             raise RuntimeError("FusedAdam does not support the AMSGrad variant.")
-        super().__init__(
-            params,
-            {
-                "lr": lr,
-                "bias_correction": bias_correction,
-                "betas": betas,
-                "eps": eps,
-                "weight_decay": weight_decay,
-            },
-        )
+        defaults = {"lr": lr, "bias_correction": bias_correction, "betas": betas, "eps": eps}
+        super().__init__(params, {**defaults, "weight_decay": weight_decay})
 
     def _update(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
         group["step"] = group.get("step", 0) + 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from ranks import communication, join
@@ -145,3 +146,30 @@ def test_every_collective_keeps_its_line_and_the_rank_that_it_is_of() -> None:
     assert first[0].startswith("test_communication.py:")
     assert len(set(others)) == 1
     assert others[0] != first
+
+
+@pytest.mark.parametrize(
+    ("device", "variables", "expected"),
+    [
+        (0, {}, {"collective_devices": "cuda:0", "no_device_chosen": "yes"}),
+        (1, {}, {"collective_devices": "cuda:1", "no_device_chosen": "yes"}),
+        (0, {"CUDA_VISIBLE_DEVICES": "0,1"}, {"collective_devices": "cuda:0"}),
+        (0, {"CUDA_VISIBLE_DEVICES": "3"}, {}),
+        (0, {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}, {"starts_in_order": "yes"}),
+    ],
+)
+def test_it_is_kept_which_gpus_collectives_ran_on(
+    device: int,
+    variables: dict[str, str],
+    expected: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with neusight.forecast_on("H100", world_size=8) as forecast:
+        dist.init_process_group("nccl")
+        dist.all_reduce(torch.ones(8, device=f"cuda:{device}"))
+
+    options = forecast.recording.options
+    assert {name: options.get(name) for name in expected} == expected
+    assert ("collective_devices" in options) == (expected != {})

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch.distributed as dist
 from ranks import join
 from ranks_together import run_together
 
 import neusight
+from neusight.fake_cuda.distributed.objects import Objects
 from neusight.predictors.errors import UnansweredRankError
 
 pytestmark = pytest.mark.filterwarnings("ignore::neusight.session.NoCudaWorkWarning")
@@ -78,6 +83,21 @@ def test_objects_travel_between_ranks_that_run() -> None:
         [seed, everybody, None, ["b"], [{"shape": (2, 3)}], [None, None]],
         [seed, everybody, [0, 2, 4], ["c"], [None], [0, 2]],
     ]
+
+
+def test_ranks_that_are_not_run_are_named_where_others_are() -> None:
+    warned: list[str] = []
+    of_all = SimpleNamespace(text_of=lambda group: "all")
+    communication: Any = SimpleNamespace(
+        groups=of_all, recorder=SimpleNamespace(warn_once=warned.append)
+    )
+    link: Any = SimpleNamespace(take=lambda boxes, **options: {1: pickle.dumps("second")})
+    with neusight.forecast_on("H100", world_size=4):
+        join()
+        found = Objects(communication, link).gather("names", "first", None)
+
+    assert found == ["first", "second", "first", "first"]
+    assert warned == ["of names by ranks 2,3, which are not run, those of rank 0 stand for theirs"]
 
 
 def test_a_broadcast_of_a_rank_that_is_not_run_leaves_what_this_one_has() -> None:

@@ -51,12 +51,16 @@ def layer(device: str) -> Any:
     return made.requires_grad_(requires_grad=False)
 
 
+def weights(device: str) -> Any:
+    return torch.nested.nested_tensor([torch.ones(8, 4), torch.ones(8, 4)], device=device)
+
+
 CASES: dict[str, Callable[[str], Any]] = {
     "made": lambda d: [
         nested(d), nested(d, dtype=torch.float16),
         torch.nested.as_nested_tensor([torch.ones(3, 8, device=d), torch.ones(5, 8, device=d)]),
     ],
-    "moved": lambda d: nested("cpu").to(d),
+    "moved": lambda d: [nested("cpu").to(d), nested(d).to(torch.float16)],
     "padded": lambda d: [
         torch.nested.to_padded_tensor(nested(d), 0.0),
         nested(d).to_padded_tensor(1.0, output_size=(2, 7, 8)),
@@ -64,14 +68,16 @@ CASES: dict[str, Callable[[str], Any]] = {
     "parts": lambda d: [*nested(d).unbind(), nested(d)[1]],
     "told": lambda d: [
         nested(d).size(0), nested(d).size(2), nested(d).dim(), nested(d).numel(),
-        nested(d).is_nested, nested(d).layout is torch.strided,
+        nested(d).is_nested, nested(d).layout is torch.strided, nested(d).is_contiguous(),
+        nested(d).transpose(1, 2).is_contiguous(), nested(d).is_floating_point(),
     ],
     "pointwise": lambda d: [
         nested(d) * 2, nested(d) + nested(d), torch.relu(nested(d)), nested(d).half(),
         F.dropout(nested(d), 0.5), -nested(d), nested(d).detach().clone(),
     ],
     "linear": lambda d: nn.Linear(8, 4, device=d)(nested(d)),
-    "cut": lambda d: nested(d).chunk(2, -1),
+    "cut": lambda d: [*nested(d).chunk(2, -1), *nested(d).split([2, 6], -1)],
+    "products": lambda d: [nested(d) @ weights(d), torch.bmm(nested(d), weights(d))],
     "heads": lambda d: nested(d).reshape(2, -1, 2, 4).transpose(1, 2),
     "trained": trained,
     "attention": lambda d: [self_attention(d), self_attention(d, need_weights=False)],
@@ -141,7 +147,20 @@ def test_training_attention_on_them_is_torchs_own_error() -> None:
         (lambda x: x.cumsum(1), r"cumsum at test_functions\.py:\d+ is not forecast for nested"),
         (lambda x: x @ x.transpose(1, 2), "scaled_dot_product_attention"),
         (lambda x: x.shape, "doesn't support sizes"),
+        (lambda x: x.size(), "doesn't support sizes"),
+        (lambda x: x.unflatten(-1, (2, 4)), "doesn't support sizes"),
         (lambda x: x.size(1), "irregular"),
+        (lambda x: x.sum(-1, keepdim=True), "NestedTensorCUDA"),
+        (lambda x: x.split(4, -1), "NestedTensorCUDA"),
+        (lambda x: x @ torch.ones(8, 4, device="cuda"), "Expected both to be nested"),
+        (lambda x: x + torch.ones(8, device="cuda"), "Expected both self and other to be nested"),
+        (lambda x: x + torch.nested.as_nested_tensor([*x.unbind()][::-1]), "same sizes"),
+        (lambda x: x.transpose(0, 1), "dimension 0 cannot be transposed"),
+        (lambda x: x.view(2, 3, 8), "keeps its batch"),
+        (lambda x: x.unbind(1), "along dimension 0, got 1"),
+        (lambda x: x[0:1], "layout=torch.jagged takes slices"),
+        (lambda x: x.transpose(1, 2).to_padded_tensor(0.0), "only supports contiguous"),
+        (lambda x: F.scaled_dot_product_attention(x, x, x), "takes nested tensors of"),
         (lambda x: x.softmax(1), "not regular"),
         (lambda x: F.rms_norm(x, (8,)), "doesn't support sizes"),
         (lambda x: F.log_softmax(x, -1), "NestedTensorCUDA"),

@@ -75,8 +75,12 @@ def test_pynvml_is_answered() -> None:
         (process,) = pynvml.nvmlDeviceGetComputeRunningProcesses(device)
         with pytest.raises(pynvml.NVMLError_NotSupported):
             pynvml.nvmlDeviceGetFanSpeed(device)
+        with pytest.raises(pynvml.NVMLError_NotSupported):
+            pynvml.nvmlDeviceGetClockInfo(device, pynvml.NVML_CLOCK_MEM)
         with pytest.raises(pynvml.NVMLError_InvalidArgument):
             pynvml.nvmlDeviceGetHandleByIndex(1)
+        with pytest.raises(pynvml.NVMLError_NotFound):
+            pynvml.nvmlDeviceGetHandleByUUID("GPU-of-another-machine")
 
         assert pynvml.nvmlDeviceGetCount() == 1
         assert pynvml.nvmlDeviceGetName(device) == torch.cuda.get_device_name()
@@ -86,6 +90,14 @@ def test_pynvml_is_answered() -> None:
         assert pynvml.nvmlDeviceGetUtilizationRates(device).gpu == 0
         uuid = pynvml.nvmlDeviceGetUUID(device)
         assert pynvml.nvmlDeviceGetIndex(pynvml.nvmlDeviceGetHandleByUUID(uuid)) == 0
+        bus = pynvml.nvmlDeviceGetPciInfo(device)
+        assert (bus.busId, bus.bus, bus.device) == ("00000000:01:00.0", 1, 0)
+        assert pynvml.nvmlDeviceGetIndex(pynvml.nvmlDeviceGetHandleByPciBusId(bus.busId)) == 0
+        assert pynvml.nvmlDeviceGetTemperature(device, pynvml.NVML_TEMPERATURE_GPU) == 30
+        assert pynvml.nvmlDeviceGetPowerManagementLimitConstraints(device) == [700_000, 700_000]
+        for clock in (pynvml.nvmlDeviceGetClockInfo, pynvml.nvmlDeviceGetMaxClockInfo):
+            assert clock(device, pynvml.NVML_CLOCK_SM) == 1980
+        assert pynvml.nvmlDeviceGetGraphicsRunningProcesses(device) == []
         assert pynvml.nvmlSystemGetCudaDriverVersion() == 13000
         assert memory.total == torch.cuda.get_device_properties(0).total_memory
         assert memory.used == used == memory.total - memory.free > x.nbytes

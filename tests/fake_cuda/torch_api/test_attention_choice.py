@@ -14,17 +14,7 @@ from places import SHARED
 
 GOLDEN = SHARED / "data" / "attention_choice"
 CAPABILITIES = {
-    70: (7, 0),
-    75: (7, 5),
-    80: (8, 0),
-    86: (8, 6),
-    89: (8, 9),
-    90: (9, 0),
-    100: (10, 0),
-    103: (10, 3),
-    110: (11, 0),
-    120: (12, 0),
-    121: (12, 1),
+    number: divmod(number, 10) for number in (70, 75, 80, 86, 89, 90, 100, 103, 110, 120, 121)
 }
 LETTERS = {"C": "cudnn", "F": "flash", "E": "efficient", "M": "math", "X": "error"}
 
@@ -172,10 +162,8 @@ def mask_calls() -> Iterator[tuple[str, AttentionCall]]:
             yield f"mask {name} grad={grad}", attention(mask=mask, grad=grad)
         trained = attention(mask=contiguous(2, 8, 128, 128), grad=grad, mask_requires_grad=True)
         yield f"mask fp16 requires_grad grad={grad}", trained
-    yield (
-        "mask S100 bool (unaligned last dim)",
-        attention(S=100, mask=boolean(2, 1, 100, 100)),
-    )
+    unaligned = attention(S=100, mask=boolean(2, 1, 100, 100))
+    yield "mask S100 bool (unaligned last dim)", unaligned
     yield "mask S101 bool", attention(S=101, mask=boolean(2, 1, 101, 101))
     yield "mask+causal", attention(mask=boolean(128, 128), is_causal=True)
 
@@ -280,11 +268,6 @@ def test_there_are_as_many_calls_as_were_recorded() -> None:
     assert len(CALLS) == 229
 
 
-def test_an_older_cudnn_leaves_flash_first_on_hopper() -> None:
-    assert choose_attention(attention(), cudnn_version=91500) == "flash"
-    assert choose_attention(attention(), cudnn_version=91501) == "cudnn"
-
-
 def test_the_environment_can_put_cudnn_last() -> None:
     order = priority((9, 0), 92000, cudnn_deprioritized=True)
 
@@ -292,19 +275,27 @@ def test_the_environment_can_put_cudnn_last() -> None:
     assert choose_attention(replace(attention(), priority=order)) == "flash"
 
 
-def test_cudnn_takes_dropout_in_sixteenths_only() -> None:
-    assert choose_attention(attention(dropout_p=0.125)) == "cudnn"
-    assert choose_attention(attention(dropout_p=0.1)) == "flash"
+EXPANDED = TensorSpec((2, 1, 128, 128), (128, 128, 1, 0), "bool")  # along the keys
 
 
-def test_a_priority_of_the_program_is_followed() -> None:
-    call = replace(attention(), priority=("efficient", "math"))
-
-    assert choose_attention(call) == "efficient"
-
-
-def test_nothing_enabled_is_an_error() -> None:
-    assert choose_attention(attention(only="NONE")) == "error"
+@pytest.mark.parametrize(
+    ("call", "options", "expected"),
+    [
+        (attention(), {"cudnn_version": 91500}, "flash"),
+        (attention(), {"cudnn_version": 91501}, "cudnn"),
+        (attention(dropout_p=1 / 16), {}, "cudnn"),
+        (attention(dropout_p=3 / 32), {}, "flash"),
+        (attention(dropout_p=0.125), {}, "cudnn"),
+        (attention(dropout_p=0.1), {}, "flash"),
+        (replace(attention(), priority=("efficient", "math")), {}, "efficient"),
+        (attention(only="NONE"), {}, "error"),
+        (attention(mask=EXPANDED), {}, "math"),
+    ],
+)
+def test_cudnn_dropout_priority_and_masks_decide_on_hopper(
+    call: AttentionCall, options: dict[str, int], expected: str
+) -> None:
+    assert choose_attention(call, **options) == expected  # type: ignore[arg-type]
 
 
 def test_the_efficient_kernel_takes_heads_of_one_element_and_none_of_no_element() -> None:
@@ -314,12 +305,6 @@ def test_the_efficient_kernel_takes_heads_of_one_element_and_none_of_no_element(
     chosen = [choose_attention(call, compute_capability=(7, 0)) for call in (one, none)]
 
     assert chosen == ["efficient", "error"]
-
-
-def test_a_mask_expanded_along_the_keys_leaves_only_math() -> None:
-    mask = TensorSpec((2, 1, 128, 128), (128, 128, 1, 0), "bool")
-
-    assert choose_attention(attention(mask=mask)) == "math"
 
 
 @pytest.mark.parametrize(("dim", "expected"), [(1, "flash"), (2, "math")])
@@ -349,15 +334,3 @@ def test_elements_of_heads_lie_side_by_side_where_a_head_has_several(
 )
 def test_amd_never_takes_cudnn(call: AttentionCall, expected: str) -> None:
     assert choose_attention(call, compute_capability=(9, 4), vendor="amd") == expected
-
-
-@pytest.mark.parametrize(("dropout", "backend"), [(1 / 16, "cudnn"), (3 / 32, "flash")])
-def test_cudnn_draws_dropout_in_sixteenths(dropout: float, backend: str) -> None:
-    half = TensorSpec((2, 8, 128, 64), (65536, 8192, 64, 1), "float16")
-
-    chosen = choose_attention(AttentionCall(half, half, half, dropout_p=dropout))
-
-    assert chosen == choose_attention(
-        AttentionCall(half, half, half, dropout_p=dropout), compute_capability=(9, 0)
-    )
-    assert chosen == backend

@@ -111,6 +111,8 @@ def test_a_gpu_beyond_the_last_is_refused() -> None:
             torch.cuda.set_device(7)
         with pytest.raises(ValueError, match="Expected a cuda device, but got: cpu"):
             torch.cuda.set_device("cpu")
+        with pytest.raises(AssertionError, match="Invalid device id"):
+            torch.cuda.get_device_name(7)
 
     on("H100", program)
 
@@ -210,11 +212,11 @@ def test_events_order_streams() -> None:
         side.wait_stream(torch.cuda.current_stream())
         event.synchronize()
         side.synchronize()
-        isinstance(event, torch.cuda.Event)
+        assert isinstance(event, torch.cuda.Event) and event.query()
 
     records = entries_of(forecast, EventRecord)
     assert [(entry.event, entry.stream) for entry in records] == [(1, 0), (2, 0)]
-    assert isinstance(event, object)
+    assert repr(side) == "<torch.cuda.Stream device=cuda:0 cuda_stream=0x21>"
 
 
 def test_a_graph_captured_from_a_training_step_steps_at_each_replay() -> None:
@@ -272,12 +274,14 @@ def test_legacy_tensor_types_construct_and_recognise() -> None:
         cuda: Any = torch.cuda
         x = cuda.HalfTensor(2, 3)
         y = cuda.LongTensor([1, 2])
+        with pytest.raises(TypeError, match=r"expected a CUDA tensor of torch\.float32 \(got"):
+            cuda.FloatTensor(x)
         return [
             x.dtype, tuple(x.shape), y.tolist(), isinstance(x, cuda.HalfTensor),
-            isinstance(y, cuda.FloatTensor),
+            isinstance(y, cuda.FloatTensor), cuda.HalfTensor(x).data_ptr() == x.data_ptr(),
         ]  # fmt: skip
 
-    assert on("H100", program) == [torch.float16, (2, 3), [1, 2], True, False]
+    assert on("H100", program) == [torch.float16, (2, 3), [1, 2], True, False, True]
 
 
 def test_an_amd_target_is_no_cuda() -> None:

@@ -22,6 +22,13 @@ def module(name: str, *args: Any) -> Callable[[], Any]:
     return lambda: made(rows)
 
 
+def norm(name: str, *args: Any) -> Callable[[], Any]:
+    """A call of one of the package's functions that normalize a few rows."""
+    function = getattr(importlib.import_module("apex.normalization.fused_layer_norm"), name)
+    rows = cuda(128, 512)
+    return lambda: function(rows, *args, 512)
+
+
 def over_lists(name: str, *args: Any, lists: int = 1) -> Callable[[], Any]:
     applier = importlib.import_module("apex.multi_tensor_apply").multi_tensor_applier
     function = getattr(importlib.import_module("amp_C"), name)
@@ -32,6 +39,12 @@ def over_lists(name: str, *args: Any, lists: int = 1) -> Callable[[], Any]:
 CASES: dict[str, Case] = {
     "normalization.FusedLayerNorm": lambda: module("apex.normalization.FusedLayerNorm", 512),
     "normalization.FusedRMSNorm": lambda: module("apex.normalization.FusedRMSNorm", 512),
+    "normalization.fused_layer_norm": lambda: norm("fused_layer_norm"),
+    "normalization.fused_layer_norm_affine": lambda: norm(
+        "fused_layer_norm_affine", cuda(512), cuda(512)
+    ),
+    "normalization.fused_rms_norm": lambda: norm("fused_rms_norm"),
+    "normalization.fused_rms_norm_affine": lambda: norm("fused_rms_norm_affine", cuda(512)),
     "fused_dense.FusedDense": lambda: module("apex.fused_dense.FusedDense", 512, 256),
     "fused_dense.FusedDenseGeluDense": lambda: module(
         "apex.fused_dense.FusedDenseGeluDense", 512, 1024, 512

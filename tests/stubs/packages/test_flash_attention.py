@@ -170,6 +170,28 @@ CASES |= {
         packed(4), packed(2, 2),
         cu_seqlens=bounds(), max_seqlen=256, cu_seqlens_k=bounds(), max_seqlen_k=128,
     ),
+    "layers.rotary.RotaryEmbedding": lambda: module(
+        "layers.rotary.RotaryEmbedding", 32, device="cuda"
+    )(cuda(2, 256, 3, 4, 64, grad=False)),
+    "layers.rotary.RotaryEmbedding of queries apart": lambda: module(
+        "layers.rotary.RotaryEmbedding", 32, device="cuda"
+    )(cuda(2, 256, 4, 64, grad=False), cuda(2, 256, 2, 4, 64, grad=False)),
+    "layers.rotary.apply_rotary_emb, in place": lambda: flash(
+        "layers.rotary.apply_rotary_emb", cuda(2, 256, 4, 64).clone(), *angles(), inplace=True
+    ),
+    "layers.rotary.apply_rotary_emb_qkv_, keys by other angles": lambda: flash(
+        "layers.rotary.apply_rotary_emb_qkv_", cuda(2, 256, 3, 4, 64, grad=False), *angles(),
+        angles()[0],
+    ),
+    "ops.rms_norm.RMSNorm": lambda: module(
+        "ops.rms_norm.RMSNorm", 512, device="cuda", dtype=BF16
+    )(rows()),
+    "ops.layer_norm.DropoutAddLayerNorm": lambda: module(
+        "ops.layer_norm.DropoutAddLayerNorm", 512, prenorm=True, device="cuda", dtype=BF16
+    )(rows(), rows()),
+    "ops.triton.layer_norm.rms_norm_fn": lambda: flash(
+        "ops.triton.layer_norm.rms_norm_fn", rows(), weight(), None
+    ),
     "losses.cross_entropy.CrossEntropyLoss, sum": lambda: module(
         "losses.cross_entropy.CrossEntropyLoss", reduction="sum"
     )(cuda(64, 1000), cuda(64, dtype=torch.int64)),

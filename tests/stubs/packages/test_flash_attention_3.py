@@ -32,6 +32,14 @@ CASES: dict[str, Case] = {
     "flash_attn_qkvpacked_func of 4 heads and as many of keys": lambda: flash(
         "flash_attn_qkvpacked_func", cuda(2, 256, 12, 64), window_size=(31, 32)
     ),
+    "flash_attn_func, causal, last 32 keys": lambda: flash(
+        "flash_attn_func", *(cuda(2, 256, 4, 64) for _ in range(3)),
+        causal=True, window_size=(31, 0),
+    ),
+    "flash_attn_func, causal, last key": lambda: flash(
+        "flash_attn_func", *(cuda(2, 256, 4, 64) for _ in range(3)),
+        causal=True, window_size=(0, 0),
+    ),
     "flash_attn_varlen_func": lambda: flash(
         "flash_attn_varlen_func",
         *(cuda(512, 4, 64), cuda(512, 4, 64), cuda(512, 4, 64)),
@@ -60,7 +68,7 @@ CASES: dict[str, Case] = {
         cuda(4, 4, 64, grad=False),
         *(cuda(1, 1024, 2, 64, grad=False), cuda(1, 1024, 2, 64, grad=False)),
     ),
-}
+}  # fmt: skip
 
 
 def test_each_function_is_as_in_the_table() -> None:

@@ -89,11 +89,12 @@ def test_a_layer_scans_steps_of_each_channel() -> None:
         mamba(cuda(2, 32, 64, dtype=F32))
 
     calls = (entry for step in forecast.recording.steps for entry in step.entries)
-    (given,) = (
-        call.signature.by_name
-        for call in calls
-        if isinstance(call, OpCall) and call.signature.op == "mamba_ssm::selective_scan"
-    )
+    arguments = {
+        call.signature.op: call.signature.by_name for call in calls if isinstance(call, OpCall)
+    }
+    weight = arguments["causal_conv1d::conv"]["weight"]
+    given = arguments["mamba_ssm::selective_scan"]
+    assert isinstance(weight, TensorSpec) and weight.shape == (128, 4)
     batch, channels, steps, states = 2, 128, 32, 16
     assert given["delta"] == TensorSpec(  # of [channels, batch, steps]
         (batch, channels, steps), (steps, batch * steps, 1), "float32", "cuda"

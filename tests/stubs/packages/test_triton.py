@@ -130,6 +130,26 @@ def test_a_program_may_ask_for_the_gpu_and_measure() -> None:
         assert kernel.n_regs > 0
 
 
+@pytest.mark.parametrize(
+    ("gpu", "target"), [("H100", ("cuda", 90, 32)), ("MI300X", ("hip", "gfx942", 64))]
+)
+def test_its_driver_is_the_targets(gpu: str, target: tuple[Any, ...]) -> None:
+    with neusight.forecast_on(gpu):
+        torch.ones(1, device="cuda")
+        triton = importlib.import_module("triton")
+        driver = triton.runtime.driver.active
+        found = driver.get_current_target()
+        driver.set_current_device(0)
+        cache = driver.get_empty_cache_for_benchmark()
+        driver.clear_cache(cache)
+
+        assert driver.is_active() and driver.get_device_interface() is torch.cuda
+        assert (found.backend, found.arch, found.warp_size) == target
+        assert (driver.get_current_device(), driver.get_current_stream()) == (0, 0)
+        assert driver.get_benchmarker() is triton.testing.do_bench
+        assert (cache.nbytes, cache.is_cuda) == (256 * 2**20, True)
+
+
 def test_a_benchmark_is_run_point_by_point(capsys: pytest.CaptureFixture[str]) -> None:
     with neusight.forecast_on("H100"):
         torch.ones(1, device="cuda")
@@ -152,7 +172,9 @@ def test_nothing_of_its_language_runs() -> None:
 
         assert words[torch.float16] is tl.float16
         assert repr(libdevice.tanh) == "triton.language.tanh"
-        assert tl.constexpr(3) == 3
+        assert tl.constexpr(3) == 3 == len({tl.constexpr(0), 0, *map(tl.constexpr, (1, 2))})
+        assert [bool(tl.constexpr(value)) for value in (0, 2)] == [False, True]
+        assert tl.tensor[32] is tl.tensor
         assert range(tl.constexpr(3)) == range(3)
         assert (triton.cdiv(9, 4), triton.next_power_of_2(9)) == (3, 16)
         with pytest.raises(RuntimeError, match="Triton is not installed"):
@@ -160,6 +182,8 @@ def test_nothing_of_its_language_runs() -> None:
         add, _ = kernels_of(triton)
         with pytest.raises(RuntimeError, match="Triton is not installed"):
             add[(1,)](torch.ones(1), torch.ones(1), 1, BLOCK=1)
+        with pytest.raises(RuntimeError, match="outside of the scope of a kernel"):
+            add(None)
 
 
 def test_torch_goes_on_as_without_triton() -> None:

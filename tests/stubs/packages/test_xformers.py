@@ -23,6 +23,10 @@ def attend(*shape: int, dtype: torch.dtype = torch.bfloat16, **options: Any) -> 
     return lambda: ops().memory_efficient_attention(*heads, **options)
 
 
+def function(name: str, *args: Any) -> Callable[[], Any]:
+    return lambda: getattr(ops(), name)(*args)
+
+
 def swiglu() -> Callable[[], Any]:
     module = ops().SwiGLU(512, 1024).cuda().bfloat16()
     rows = cuda(128, 512)
@@ -53,7 +57,15 @@ CASES: dict[str, Case] = {
         64,
         attn_bias=ops().fmha.BlockDiagonalMask.from_seqlens([256, 256]).make_causal(),
     ),
+    "ops.memory_efficient_attention, causal and a tensor bias": lambda: attend(
+        2, 256, 4, 64, attn_bias=ops().LowerTriangularMask().add_bias(cuda(2, 4, 256, 256))
+    ),
     "ops.SwiGLU": swiglu,
+    "ops.swiglu": lambda: function(
+        "swiglu",
+        *(cuda(128, 512), cuda(1024, 512), None, cuda(1024, 512), None, cuda(512, 1024), None),
+    ),
+    "ops.unbind": lambda: function("unbind", cuda(2, 3, 4), 1),
 }
 
 

@@ -106,7 +106,6 @@ def _namespace(op: Any) -> str:
 
 
 def digest(parts: Iterable[object]) -> str:
-    """Hex digits that stand for all of them."""
     found = hashlib.sha256()
     for part in parts:
         found.update(repr(part).encode())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import prod
 from typing import Any, NamedTuple
 
 import torch
@@ -221,12 +222,8 @@ def _sized(spec: TensorSpec, dim: int, size: int) -> TensorSpec:
 
 
 def _dense(shape: tuple[int, ...], dtype: str) -> TensorSpec:
-    stride: list[int] = []
-    step = 1
-    for size in reversed(shape):
-        stride.insert(0, step)
-        step *= size
-    return TensorSpec(shape, tuple(stride), dtype)
+    stride = tuple(prod(shape[dim + 1 :]) for dim in range(len(shape)))
+    return TensorSpec(shape, stride, dtype)
 
 
 def _time_us(calls: Iterator[OpSignature], product: Product, gpu: GPU) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from neusight.fake_cuda.compiling.rules.fallback import line_of
+from neusight.fake_cuda.compiling.rules.flex_attention import number_of
 from neusight.fake_cuda.patching import Patches
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import Kernel, KernelClass
@@ -113,7 +114,7 @@ def _numels(names: Any) -> Iterator[int]:
     from torch._inductor.virtualized import V
 
     for name in names:
-        yield int(V.graph.sizevars.optimization_hint(V.graph.get_numel(name), fallback=1))
+        yield number_of(V.graph.get_numel(name))
 
 
 def _kernel(node: Any) -> Kernel:

@@ -6,13 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from neusight.fake_cuda.compiling.graphs.trees import GraphTrees
 from neusight.fake_cuda.patching import Patches
-
-if TYPE_CHECKING:
-    from neusight.recording.recorder import Recorder
+from neusight.recording.recorder import Recorder
 
 
 def install_cuda_graphs(patches: Patches, recorder: Recorder) -> None:

@@ -35,7 +35,6 @@ class GraphNode:
         self.inputs: dict[int, ForecastTensor] = {}
 
     def path(self) -> Iterator[GraphNode]:
-        """This node, the one before, and so on."""
         node: GraphNode | None = self
         while node is not None:
             yield node

@@ -6,17 +6,15 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 
 from neusight.fake_cuda.compiling.graphs.node import GraphNode, Place
+from neusight.recording.recorder import Recorder
 from neusight.recording.recording import COMPILED_CODE
 from neusight.recording.tensor import ForecastTensor
 from neusight.timeline.scheduler import GRAPH_LAUNCH
-
-if TYPE_CHECKING:
-    from neusight.recording.recorder import Recorder
 
 Model = Callable[[list[Any]], Any]
 State = Literal["warmup", "recording", "execution"]
@@ -117,7 +115,6 @@ class GraphTrees:
         self._is_backward_pending = False
 
     def run(self, number: int, inputs: list[Any]) -> Any:
-        """Calls a function."""
         function = self._functions[number]
         if self._recorder.storages.is_replaying or self._recorder.storages.pool:
             return function.model(inputs)  # within another graph
@@ -325,7 +322,6 @@ class GraphTrees:
             inputs[at] = copied
 
     def _alike(self, tensor: ForecastTensor) -> ForecastTensor:
-        """Memory for the same sizes and strides."""
         with torch._C._DisableTorchDispatch():
             made = self._recorder.mode.new_tensor(
                 tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor._fake_device

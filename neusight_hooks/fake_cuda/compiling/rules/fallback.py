@@ -6,17 +6,14 @@ import re
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import CodeType
+from typing import Any
 
 from neusight.fake_cuda.patching import Patches
 from neusight.interrupts import runs_the_program
 from neusight.predictors.errors import NeusightError
 from neusight.recording.call_stack import file_name
-
-if TYPE_CHECKING:
-    from types import CodeType
-
-    from neusight.recording.tensor import ForecastMode
+from neusight.recording.tensor import ForecastMode
 
 #: Errors that a GPU would show too.
 _OF_TORCH = ("GPUTooOldForTriton",)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from neusight.fake_cuda.compiling.rules.constants import OnCPU
 from neusight.fake_cuda.patching import Patches
-
-if TYPE_CHECKING:
-    from neusight.recording.tensor import ForecastMode
+from neusight.recording.tensor import ForecastMode
 
 #: The name under which a template's kernel carries what is known of its attention.
 _OPTION = "NEUSIGHT_ATTENTION"
@@ -55,9 +53,7 @@ def install_flex_attention(patches: Patches, mode: ForecastMode) -> None:
         (higher_order.flex_attention, False),
         (higher_order.flex_attention_backward, True),
     ):
-        lower = lowerings[op]
-        patches.on_restore(_Putting(lowerings, op, lower))
-        lowerings[op] = _recording(lower, is_backward=is_backward)
+        patches.put(lowerings, op, _recording(lowerings[op], is_backward=is_backward))
     _install_tracing(patches, mode)
 
 
@@ -90,21 +86,11 @@ def with_mask_known(warn: Callable[[str], None], attention: FlexAttention) -> Fl
     return attention._replace(num_visible=visible, num_blocks=blocks)
 
 
-class _Putting:
-    """Restores a lowering."""
-
-    def __init__(self, table: dict[Any, Any], op: Any, lower: Any) -> None:
-        self._table, self._op, self._lower = table, op, lower
-
-    def __call__(self) -> None:
-        self._table[self._op] = self._lower
-
-
 def _recording(lower: Callable[..., Any], *, is_backward: bool) -> Callable[..., Any]:
     def recorded(*args: Any) -> Any:
         query, key, value = args[:3]
         mask, options = args[9:12:2] if is_backward else args[4:7:2]
-        sizes = [tuple(map(_hint, tensor.get_size())) for tensor in (query, key, value)]
+        sizes = [tuple(map(number_of, tensor.get_size())) for tensor in (query, key, value)]
         visible = _visible(mask, has_buffers=bool(args[-1]))
         attention = _attention(sizes, visible, is_backward=is_backward)
         recorded_options = {**options, _OPTION: tuple(map(int, attention))}
@@ -122,7 +108,8 @@ def _attention(
     )
 
 
-def _hint(size: Any) -> int:
+def number_of(size: Any) -> int:
+    """The number, or the one that stands for it while sizes are symbols."""
     from torch._inductor.virtualized import V
 
     return int(V.graph.sizevars.optimization_hint(size, fallback=1))
@@ -130,9 +117,9 @@ def _hint(size: Any) -> int:
 
 def _visible(mask: tuple[Any, ...], *, has_buffers: bool) -> tuple[int, int]:
     """How many blocks of a mask are visited, and how many it has."""
-    seq_q, seq_kv = map(_hint, mask[:2])
+    seq_q, seq_kv = map(number_of, mask[:2])
     *_, block_q, block_kv, graph = mask
-    batch, heads = (_hint(size) for size in mask[2].get_size()[:2])
+    batch, heads = (number_of(size) for size in mask[2].get_size()[:2])
     if has_buffers:
         return _UNKNOWN
     sizes = (batch, heads, seq_q, seq_kv)

@@ -22,16 +22,6 @@ def install_stubs(patches: Patches) -> None:
             # Both tables know functions as they were when Dynamo first looked.
             known = table.get(real, table.get(stub))
             if known is not None:
-                patches.on_restore(_Forgetting(table, stub))
-                table[real] = table[stub] = known
-
-
-class _Forgetting:
-    """Takes a function out of a table again."""
-
-    def __init__(self, table: dict[Any, Any], function: Any) -> None:
-        self._table = table
-        self._function = function
-
-    def __call__(self) -> None:
-        self._table.pop(self._function, None)
+                table[real] = known
+                patches.undo.callback(table.pop, stub, None)
+                table[stub] = known

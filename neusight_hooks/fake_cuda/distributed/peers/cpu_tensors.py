@@ -6,17 +6,15 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.distributed_c10d as c10d
 
+from neusight.fake_cuda.distributed.groups import group_named
 from neusight.fake_cuda.distributed.known_values import reduction_name
 from neusight.fake_cuda.distributed.objects import Objects
-
-if TYPE_CHECKING:
-    from neusight.recording.recorder import CpuHandler
+from neusight.recording.recorder import CpuHandler
 
 Tensors = list[torch.Tensor]
 
@@ -38,8 +36,6 @@ _JOINS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 #: Works that C++ may still hold although Python has dropped them.
 _KEPT_WORKS = 8
 
-_group_called: Any = vars(c10d)["_resolve_process_group"]
-
 
 class CpuBatches:
     """Receives that were asked for between the begin and the end of a group of calls."""
@@ -55,7 +51,6 @@ class CpuBatches:
             self._begun.append(work)
 
     def begin(self) -> None:
-        """Calls from here on are one group."""
         self._begun.clear()
 
     def end(self, work: dist.Work) -> dist.Work:
@@ -91,9 +86,13 @@ def _checked(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> Any:
-    names = [argument.name for argument in func._schema.arguments]
-    require_cpu(_group_of(dict(zip(names, args, strict=False)) | dict(kwargs)))
+    require_cpu(_group_of(_by_name(func, args, kwargs)))
     return handler(func, args, kwargs)
+
+
+def _by_name(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    names = [argument.name for argument in func._schema.arguments]
+    return dict(zip(names, args, strict=False)) | dict(kwargs)
 
 
 def _run(
@@ -106,8 +105,7 @@ def _run(
     kwargs: Mapping[str, Any],
 ) -> Any:
     """Runs it on the group that is there, whose outputs are right in shape, and fills them in."""
-    names = [argument.name for argument in func._schema.arguments]
-    values = dict(zip(names, args, strict=False)) | dict(kwargs)
+    values = _by_name(func, args, kwargs)
     group = _group_of(values)
     ranks = dist.get_process_group_ranks(group)
     own = ranks.index(dist.get_rank())
@@ -134,7 +132,6 @@ class _Input:
 
     @classmethod
     def of(cls, tensors: Tensors, values: Mapping[str, Any]) -> _Input:
-        """Of an op's arguments."""
         return cls(tensors, tuple(values.get("input_split_sizes") or ()))
 
     def __getstate__(self) -> Any:
@@ -167,8 +164,7 @@ def _exchanged(
 def _group_of(values: Mapping[str, Any]) -> Any:
     if "process_group" in values:
         return dist.ProcessGroup.unbox(values["process_group"])
-    name = values["group_name"]
-    return name if isinstance(name, dist.ProcessGroup) else _group_called(name)
+    return group_named(values["group_name"])
 
 
 def _flat(values: Any) -> Tensors:
@@ -300,7 +296,6 @@ class _Receiving(dist.Work):
         self._tag = tag
 
     def wait(self, timeout: object = None) -> bool:
-        """Receives it, the first time."""
         tensor, self._tensor = self._tensor, None
         if tensor is not None:
             self._source, data = self._objects.receive(
@@ -310,12 +305,9 @@ class _Receiving(dist.Work):
                 tensor.copy_(_unpacked(data).reshape(tensor.shape))
         return True
 
-    def is_completed(self) -> bool:
-        """Waits, and is true: a loop that polls it must end."""
-        return self.wait()
+    is_completed = wait  # a loop that polls it must end
 
     def _source_rank(self) -> int:
-        """Who sent it."""
         assert self._source is not None
         return int(dist.get_group_rank(self._group, self._source))
 
@@ -328,14 +320,11 @@ class _Together(dist.Work):
         self._works = works
 
     def wait(self, timeout: object = None) -> bool:
-        """Waits for all of them."""
         for work in self._works:
             work.wait()
         return True
 
-    def is_completed(self) -> bool:
-        """Waits, and is true."""
-        return self.wait()
+    is_completed = wait
 
 
 # -- tensors as bytes ------------------------------------------------------------------------------

@@ -34,66 +34,52 @@ class KeyStore(_Store):  # type: ignore[misc]
         return f"{self._name}{NAME_END}{key}"
 
     def set(self, key: str, value: str | bytes) -> None:
-        """Sets the value of a key."""
         self._link.ask("set", self._key(key), _bytes(value))
 
     def get(self, key: str) -> bytes:
-        """The value of a key; waits until it is set."""
         [value] = self._link.wait([self._key(key)])
         return value
 
     def wait(self, keys: Sequence[str], timeout: object = None) -> None:
-        """Waits until all keys are set."""
         self._link.wait([self._key(key) for key in keys])
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Whether all keys are set."""
         is_there = bool(self._link.ask("check", [self._key(key) for key in keys]))
         if not is_there and self._link.on_missing is not None:
             self._link.on_missing(", ".join(keys))
         return is_there
 
     def add(self, key: str, amount: int) -> int:
-        """Adds to a counter; its new value."""
         return int(self._link.ask("add", self._key(key), amount))
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        """Sets a key if it has the expected value; the value afterwards."""
         values = (_bytes(expected), _bytes(desired))
         return bytes(self._link.ask("compare_set", self._key(key), *values))
 
     def append(self, key: str, value: str | bytes) -> None:
-        """Appends to the value of a key."""
         self._link.ask("append", self._key(key), _bytes(value))
 
     def delete_key(self, key: str) -> bool:
-        """Removes a key; whether it was set."""
         return bool(self._link.ask("delete", self._key(key)))
 
     def list_keys(self) -> list[str]:
-        """The keys of this store."""
         found = self._link.ask("list_keys", self._key(""))
         return [key.rpartition(NAME_END)[2] for key in found]
 
     def num_keys(self) -> int:
-        """The number of keys."""
         return len(self.list_keys())
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        """The values of several keys; waits for all."""
         return self._link.wait([self._key(key) for key in keys])
 
     def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
-        """Sets several keys."""
         for key, value in zip(keys, values, strict=True):
             self.set(key, value)
 
     def has_extended_api(self) -> bool:
-        """Whether `append`, `multi_get` and `multi_set` are supported."""
         return True
 
     def clone(self) -> KeyStore:
-        """Another reference to the same store."""
         return KeyStore(self._link, self._name)
 
     def set_timeout(self, timeout: timedelta) -> None:

@@ -7,7 +7,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from neusight.fake_cuda.distributed.peers.message_server import (
     Inbox,
@@ -25,53 +25,18 @@ from neusight.recording.tape import EnoughSteps
 _LENGTH = struct.Struct("<Q")
 
 
-class Link(Protocol):
-    """How a rank reaches the others. Whatever waits raises UnansweredRankError where no rank will
-    ever answer, HangError where ranks wait for each other, EnoughSteps where it is to stop because
-    others did."""
+class Link:
+    """How a rank reaches the others, by one question and its answer. Whatever waits raises
+    UnansweredRankError where no rank will ever answer, HangError where ranks wait for each other,
+    EnoughSteps where it is to stop because others did."""
 
-    #: Called with a key that was looked for and is not there.
-    on_missing: Callable[[str], None] | None
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether no other rank runs, nor will."""
-        ...
-
-    @property
-    def was_stopped(self) -> bool:
-        """Whether it was stopped in the midst of a step."""
-        ...
-
-    def require_rank(self, rank: int) -> None:
-        """This rank exchanges something with that one."""
-
-    def post(self, messages: Mapping[Inbox, bytes]) -> None:
-        """Leaves messages."""
-
-    def take(
-        self, inboxes: Iterable[Inbox], *, is_any: bool = False, may_be_missing: bool = False
-    ) -> dict[int, bytes]:
-        """A message of each inbox, by its sender; of ranks that are not run none, where that
-        may be."""
-        ...
-
-    def wait(self, keys: Iterable[str]) -> list[bytes]:
-        """What these keys of the store have, as soon as they are there."""
-        ...
-
-    def ask(self, operation: str, *arguments: Any) -> Any:
-        """An operation of the store that does not wait."""
-        ...
-
-
-class _Request:
-    """What every link says, by one question and its answer."""
-
+    #: Whether no other rank runs, nor will.
     is_alone = False
 
     def __init__(self) -> None:
+        #: Whether it was stopped in the midst of a step.
         self.was_stopped = False
+        #: Called with a key that was looked for and is not there.
         self.on_missing: Callable[[str], None] | None = None
         self._met: set[int] = set()
 
@@ -91,13 +56,14 @@ class _Request:
     def take(
         self, inboxes: Iterable[Inbox], *, is_any: bool = False, may_be_missing: bool = False
     ) -> dict[int, bytes]:
-        """A message of each inbox, by its sender."""
+        """A message of each inbox, by its sender; of ranks that are not run none, where that may
+        be."""
         wanted = Messages(tuple(inboxes), is_any, may_be_missing)
         found: dict[int, bytes] = self._value(("want", wanted, call_site()))
         return found
 
     def wait(self, keys: Iterable[str]) -> list[bytes]:
-        """What these keys of the store have."""
+        """What these keys of the store have, as soon as they are there."""
         found: list[bytes] = self._value(("want", StoreKeys(tuple(keys)), call_site()))
         return found
 
@@ -130,7 +96,7 @@ def handled(exchange: MessageServer, rank: int, request: tuple[Any, ...]) -> Non
     exchange.answers.append((rank, Reply("value", found)))
 
 
-class SingleRankLink(_Request):
+class SingleRankLink(Link):
     """Of a rank that runs alone: what others would send is not there."""
 
     is_alone = True
@@ -153,7 +119,7 @@ class SingleRankLink(_Request):
             return answer
 
 
-class RemoteLink(_Request):
+class RemoteLink(Link):
     """Of a rank that runs beside others: the exchange is in another process."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -172,7 +138,6 @@ class RemoteLink(_Request):
 
 
 def send(connection: socket.socket, message: object) -> None:
-    """Sends a value to the other process."""
     data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
     connection.sendall(_LENGTH.pack(len(data)) + data)
 

@@ -104,7 +104,6 @@ class MessageServer:
 
     @property
     def run(self) -> frozenset[int]:
-        """The ranks that run or have run."""
         return frozenset(self._live | self._ended.keys())
 
     def begin(self, rank: int) -> None:
@@ -112,7 +111,6 @@ class MessageServer:
         self._live.add(rank)
 
     def end(self, rank: int, kind: EndKind) -> None:
-        """It has ended."""
         self._live.discard(rank)
         self._waiting.pop(rank, None)
         self._ended[rank] = kind
@@ -131,7 +129,6 @@ class MessageServer:
     # -- messages ---------------------------------------------------------------------------------
 
     def post(self, messages: Sequence[tuple[Inbox, bytes]]) -> None:
-        """Leaves a message in each of the inboxes."""
         for inbox, data in messages:
             if inbox.target is not None:
                 self.require_rank(inbox.target)
@@ -153,13 +150,8 @@ class MessageServer:
     def give_up(self, rank: int, limit_s: float) -> None:
         """A rank has waited for too long."""
         waiting = self._waiting.pop(rank)
-        self._reply(
-            rank,
-            Reply(
-                "unanswered",
-                f"{_words(rank, waiting)}, but got no reply within {limit_s:g} s (--wait)",
-            ),
-        )
+        text = f"{_words(rank, waiting)}, but got no reply within {limit_s:g} s (--wait)"
+        self._reply(rank, Reply("unanswered", text))
         self._reply_to_waiting()
 
     @property
@@ -172,7 +164,6 @@ class MessageServer:
     # -- the store --------------------------------------------------------------------------------
 
     def set(self, key: str, value: bytes) -> None:
-        """Sets the value of a key."""
         self._store[key] = value
         self._reply_to_waiting()
 
@@ -186,29 +177,23 @@ class MessageServer:
         return expected if found is None else found
 
     def add(self, key: str, amount: int) -> int:
-        """Adds to a counter; its new value."""
         total = int(self._store.get(key, b"0")) + amount
         self.set(key, str(total).encode())
         return total
 
     def append(self, key: str, value: bytes) -> None:
-        """Appends to the value of a key."""
         self.set(key, self._store.get(key, b"") + value)
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Whether all of them are there."""
         return all(key in self._store for key in keys)
 
     def values(self, keys: Sequence[str]) -> list[bytes]:
-        """What they have; all are there."""
         return [self._store[key] for key in keys]
 
     def delete(self, key: str) -> bool:
-        """Removes a key; whether it was set."""
         return self._store.pop(key, None) is not None
 
     def list_keys(self, prefix: str) -> list[str]:
-        """The keys that begin so."""
         return sorted(key for key in self._store if key.startswith(prefix))
 
     # -- answering --------------------------------------------------------------------------------

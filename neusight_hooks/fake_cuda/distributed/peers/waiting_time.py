@@ -44,7 +44,6 @@ class WaitingTime:
         self._end_if_late()
 
     def slept(self, duration_s: float) -> None:
-        """The program sleeps so long."""
         if threading.current_thread() is not threading.main_thread():
             return
         self._restart_after_work()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -24,16 +25,9 @@ def install_sharded_checkpoints(patches: Patches, warn: Callable[[str], None]) -
         ("torch.distributed._shard.sharded_tensor.utils", _accept_shards),
         ("torch.distributed._shard.sharding_spec.api", _accept_shards),
     ):
-        when_imported(patches, name, _bound(patch, patches))
-    when_imported(
-        patches,
-        "torch.distributed.fsdp.fully_sharded_data_parallel",
-        lambda module: _keep_optimizer_states(patches, module, warn),
-    )
-
-
-def _bound(patch: Callable[[Patches, Any], None], patches: Patches) -> Callable[[Any], None]:
-    return lambda module: patch(patches, module)
+        when_imported(patches, name, partial(patch, patches))
+    fsdp = "torch.distributed.fsdp.fully_sharded_data_parallel"
+    when_imported(patches, fsdp, partial(_keep_optimizer_states, patches, warn))
 
 
 def _plan_alone(patches: Patches, module: Any) -> None:
@@ -85,8 +79,8 @@ class _Broadcast(NamedTuple):
 
 def _know_what_is_broadcast(patches: Patches, module: Any) -> None:
     """Rank 0 says which tensors it broadcasts: those that this rank has."""
-    utilities = module._broadcast_state_dict.__globals__
     real = module._broadcast_state_dict
+    utilities = real.__globals__
 
     def broadcast_state_dict(
         full_state_dict: dict[str, Any],
@@ -121,7 +115,7 @@ def _described(state: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _keep_optimizer_states(patches: Patches, module: Any, warn: Callable[[str], None]) -> None:
+def _keep_optimizer_states(patches: Patches, warn: Callable[[str], None], module: Any) -> None:
     """FSDP1 asks all ranks which parameters they hold states of, and gathers these. Each rank has
     some only: the optimizer's own states stand for what would be gathered."""
     sharded = module.FullyShardedDataParallel

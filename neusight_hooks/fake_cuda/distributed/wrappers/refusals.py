@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from neusight.fake_cuda.import_hooks import when_imported
@@ -28,21 +29,18 @@ _REFUSED = {
 def install_refusals(patches: Patches) -> None:
     """RPC and symmetric memory end at their first call with UnansweredRankError."""
     for module_name in _REFUSED:
-        when_imported(patches, module_name, _refuse(patches, module_name))
+        when_imported(patches, module_name, partial(_refuse, patches))
 
 
-def _refuse(patches: Patches, module_name: str) -> Callable[[Any], None]:
-    names, words = _REFUSED[module_name]
+def _refuse(patches: Patches, module: Any) -> None:
+    names, words = _REFUSED[module.__name__]
+    for name in names:
+        if hasattr(module, name):
+            patches.set(module, name, _refusal(f"{module.__name__}.{name}", words))
 
-    def refusal(name: str) -> Callable[..., Any]:
-        def refused(*args: Any, **kwargs: Any) -> Any:
-            raise UnansweredRankError(f"{module_name}.{name} at {call_site()} {words}")
 
-        return refused
+def _refusal(name: str, words: str) -> Callable[..., Any]:
+    def refused(*args: Any, **kwargs: Any) -> Any:
+        raise UnansweredRankError(f"{name} at {call_site()} {words}")
 
-    def patch(module: Any) -> None:
-        for name in names:
-            if hasattr(module, name):
-                patches.set(module, name, refusal(name))
-
-    return patch
+    return refused

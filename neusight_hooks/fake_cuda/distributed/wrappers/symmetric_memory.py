@@ -5,16 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-import torch.distributed.distributed_c10d as c10d
 
+from neusight.fake_cuda.distributed.groups import group_named
 from neusight.fake_cuda.import_hooks import when_imported
 from neusight.fake_cuda.patching import Patches
-
-if TYPE_CHECKING:
-    from neusight.recording.recorder import Recorder
+from neusight.recording.recorder import Recorder
 
 #: Ops whose kernels for CUDA are functions in Python, made of products, copies and barriers.
 _IN_PARTS = (
@@ -23,8 +21,6 @@ _IN_PARTS = (
     "fused_matmul_reduce_scatter",
     "fused_scaled_matmul_reduce_scatter",
 )
-
-_group_called: Any = vars(c10d)["_resolve_process_group"]
 
 # A library that is dropped takes its ops with it.
 _keep_alive: list[object] = []
@@ -68,7 +64,7 @@ class _Workspace:
     """Memory of each rank of a group that all ranks can access."""
 
     def __init__(self, recorder: Recorder, group_name: str, num_bytes: int) -> None:
-        group = _group_called(group_name)
+        group = group_named(group_name)
         self.rank, self.world_size, self.num_bytes = group.rank(), group.size(), num_bytes
         self._recorder = recorder
         self._memory = torch.empty(num_bytes, dtype=torch.uint8, device="cuda")
@@ -81,7 +77,6 @@ class _Workspace:
     def get_buffer(
         self, rank: int, sizes: Sequence[int], dtype: torch.dtype, storage_offset: int = 0
     ) -> Any:
-        """Part of the memory of that rank."""
         flat = self._memory.view(dtype)[storage_offset : storage_offset + prod(sizes)]
         own = flat.view(*sizes)
         return own if rank == self.rank else _PeerBuffer(self._recorder, own)

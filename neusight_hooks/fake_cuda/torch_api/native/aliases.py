@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from neusight.fake_cuda.patching import Patches
-
-if TYPE_CHECKING:
-    from neusight.recording.recorder import Recorder
+from neusight.recording.recorder import Recorder
 
 #: Functions of torch._C, by the function of torch.cuda that says the same.
 _SAME_AS = {

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from neusight.fake_cuda.patching import Patches
 from neusight.fake_cuda.torch_api.attention_choice import AttentionCall, choose_attention
+from neusight.predictors.gpu import GPU
 from neusight.recording.signature import spec_of
-
-if TYPE_CHECKING:
-    from neusight.predictors.gpu import GPU
 
 #: Functions of torch._C, and the kernel that each asks about.
 _QUERIES = {

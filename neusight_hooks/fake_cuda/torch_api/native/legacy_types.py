@@ -9,7 +9,7 @@ import torch
 from neusight.fake_cuda.patching import Patches
 
 #: What they hold, by the first part of their names.
-_DTYPES = {
+DTYPES_BY_NAME = {
     "Float": torch.float32,
     "Double": torch.float64,
     "Half": torch.float16,
@@ -30,7 +30,7 @@ def install_legacy_types(patches: Patches) -> None:
     until `patches.restore()`."""
     import torch.cuda.sparse
 
-    for name, dtype in _DTYPES.items():
+    for name, dtype in DTYPES_BY_NAME.items():
         storage = getattr(torch.cuda, f"{name}Storage", None)
         if storage is not None:
             patches.set(storage, "__new__", staticmethod(_storage_of(dtype)))

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from neusight.fake_cuda.patching import Patches
 from neusight.memory.workspaces import CUBLAS_BYTES, CUBLAS_BYTES_FROM_HOPPER
-
-if TYPE_CHECKING:
-    from neusight.recording.recorder import Recorder
+from neusight.recording.recorder import Recorder
 
 #: The compute capability of Hopper.
 _HOPPER = 9
@@ -32,15 +30,12 @@ class _MemPool:
 
     @property
     def id(self) -> tuple[int, int]:
-        """What names the pool."""
         return (0, self._number)
 
     def use_count(self) -> int:
-        """How many use it: this object."""
         return 1
 
     def snapshot(self, include_traces: bool = True) -> Any:
-        """Its segments."""
         return torch.cuda.memory_snapshot(self.id)  # type: ignore[no-untyped-call, unused-ignore]
 
 
@@ -59,10 +54,10 @@ def install_pools(patches: Patches, recorder: Recorder) -> None:
     def end(device: int, pool: tuple[int, int]) -> None:
         recorder.storages.pool = outer.pop()
 
-    # use_mem_pool calls these by the names of its own module.
-    patches.set(torch.cuda.memory, "_cuda_beginAllocateCurrentThreadToPool", begin)
-    patches.set(torch.cuda.memory, "_cuda_endAllocateToPool", end)
-    patches.set(torch.cuda.memory, "_cuda_releasePool", lambda device, pool: None)
+    memory = torch.cuda.memory  # use_mem_pool calls these by the names of its own module
+    patches.set(memory, "_cuda_beginAllocateCurrentThreadToPool", begin)
+    patches.set(memory, "_cuda_endAllocateToPool", end)
+    patches.set(memory, "_cuda_releasePool", lambda device, pool: None)
     _install_raw_memory(patches, recorder)
     _install_workspaces(patches, recorder)
     _install_pinned(patches, recorder)

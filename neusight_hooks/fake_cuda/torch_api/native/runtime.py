@@ -35,7 +35,6 @@ class _Runtime:
     cudaError = _CudaError
 
     def cudaGetErrorString(self, error: int) -> str:
-        """The words for an error."""
         return "no error" if error == _CudaError.success else f"error {int(error)}"
 
     def _succeed(self, *arguments: int) -> int:
@@ -45,7 +44,6 @@ class _Runtime:
     cudaProfilerStart = cudaProfilerStop = cudaHostRegister = cudaHostUnregister = _succeed
 
     def cudaMemGetInfo(self, device: int) -> tuple[int, int]:
-        """Bytes that are free, and all."""
         return torch.cuda.mem_get_info(device)
 
     def __getattr__(self, name: str) -> Any:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from neusight.fake_cuda.patching import Patches
-
-if TYPE_CHECKING:
-    from neusight.predictors.gpu import GPU
+from neusight.predictors.gpu import GPU
 
 _NO_SENSORS = (
     "torch.cuda's {name} is measured by {library} on a running GPU; a forecast answers {answer}"

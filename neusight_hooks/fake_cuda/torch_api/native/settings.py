@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from neusight.fake_cuda.patching import Patches
-
-if TYPE_CHECKING:
-    from neusight.recording.tape import Listeners
+from neusight.recording.tape import Listeners
 
 #: The settings: what reads and what writes each in torch._C, and its value before it is set
 #: (aten/src/ATen/Context.h and aten/src/ATen/cuda/tunable/Tunable.h, torch 2.13).

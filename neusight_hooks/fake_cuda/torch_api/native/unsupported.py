@@ -65,8 +65,6 @@ _OF_CUDA_BUILDS = re.compile(r"_(cuda|cudnn|nccl|cudart|cusparse|gds)_|_(CUDA|Cu
 
 
 def refusing(name: str, words: str) -> Callable[..., Any]:
-    """A function that says so."""
-
     def refused(*args: Any, **kwargs: Any) -> Any:
         raise UnansweredCallError(f"{name} at {call_site()} {words}.")
 

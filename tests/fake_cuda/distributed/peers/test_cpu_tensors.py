@@ -111,11 +111,25 @@ def test_transfers_arrive_by_sender_and_tag_alone_and_in_batches() -> None:
 
 
 def test_what_others_would_put_in_is_what_a_rank_alone_has() -> None:
-    total, gathered = BASE.clone(), [torch.empty(4) for _ in range(4)]
-    with neusight.forecast_on("H100", world_size=4):
-        dist.init_process_group("gloo")
-        dist.all_reduce(total)
-        dist.all_gather(gathered, BASE)
+    with neusight.forecast_on("H100", world_size=WORLD):
+        dist.init_process_group("cpu:gloo,cuda:nccl")
+        found = _all_collectives()
+        dist.send(BASE, 1)
 
-    torch.testing.assert_close(total, BASE * 4)
-    torch.testing.assert_close(gathered, [BASE] * 4)
+    expected = {
+        "sum": BASE * WORLD,
+        "max": BASE,
+        "broadcast": BASE,
+        "reduce": BASE * WORLD,
+        "all_gather": [BASE] * WORLD,
+        "all_gather_into": BASE.repeat(WORLD),
+        "numbers": torch.zeros(WORLD),
+        "gather": [BASE] * WORLD,
+        "scatter": BASE * 0,
+        "reduce_scatter": BASE * WORLD,
+        "all_to_all": torch.zeros(WORLD),
+        "functional": BASE * WORLD,
+        "bfloat16": (BASE * WORLD).to(torch.bfloat16),
+        "number": torch.tensor(0),
+    }
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)

@@ -55,11 +55,15 @@ def test_a_state_holds_the_seed_and_how_much_was_drawn() -> None:
         short = torch.tensor([5, 1, *6 * [0]], dtype=torch.uint8)
         generator.set_state(short)
         restored = generator.initial_seed(), generator.get_offset()
+        other = torch.Generator("cuda")
+        other.graphsafe_set_state(generator.graphsafe_get_state())
         drawn = {generator.seed() for _ in range(3)}
         with pytest.raises(RuntimeError, match="offset must be a multiple of 4"):
             generator.set_offset(6)
+        with pytest.raises(TypeError, match=r"RNG state must be a torch\.ByteTensor"):
+            generator.set_state(torch.zeros(16))
 
     assert first == 67280421310721
     assert state == bytes([2, 1, *6 * [0], 8, *7 * [0]])
-    assert restored == (261, 0)
+    assert restored == (261, 0) == (other.initial_seed(), other.get_offset())
     assert len(drawn) == 3 and max(drawn) < 2**53
