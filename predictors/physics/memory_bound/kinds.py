@@ -320,11 +320,10 @@ def _kind_of_norm(kernel: Kernel, kind: MemoryKind, vendor: str) -> MemoryKind:
     if kernel.variant in BATCH_NORM_READS:
         again = BATCH_NORM_READS[kernel.variant]
         row_bytes = _AMD_BATCH_NORM_ROW_BYTES if vendor == "amd" else _BATCH_NORM_ROW_BYTES
+        share = _BATCH_NORM_DRAM_SHARES.get((vendor, kernel.variant), _BATCH_NORM_DRAM_SHARE)
         return kind._replace(
             extra_reads=again,
-            dram_share=_BATCH_NORM_DRAM_SHARES.get(
-                (vendor, kernel.variant), _BATCH_NORM_DRAM_SHARE
-            ),
+            dram_share=share,
             row_bytes=0.0 if kernel.along_columns else row_bytes[kernel.is_backward],
         )
     return kind
