@@ -63,7 +63,11 @@ def test_a_loop_that_waits_for_a_file_ends_with_its_line() -> None:
 
 def test_a_loop_of_real_sleeps_ends_too() -> None:
     def program() -> None:
-        other = threading.Thread(target=lambda: [time.sleep(0.001) for _ in range(50)])
+        def sleep() -> None:
+            for _ in range(50):
+                time.sleep(0.001)
+
+        other = threading.Thread(target=sleep)
         other.start()
         other.join()  # who sleeps in a thread of its own waits for nobody
         while True:
