@@ -50,36 +50,24 @@ if TYPE_CHECKING:
 # Names only: importing neusight must not import torch (a test tool that loads our pytest plugin
 # pays for it in every run).
 _HOME = {
-    "BaselineError": "neusight.predictors.errors",
-    "CalibrationError": "neusight.predictors.errors",
-    "DataError": "neusight.predictors.errors",
-    "Forecast": "neusight.forecast",
-    "ForecastStateError": "neusight.predictors.errors",
-    "GPU": "neusight.predictors",
-    "NeusightError": "neusight.predictors.errors",
-    "RecordingError": "neusight.predictors.errors",
-    "RegistrationError": "neusight.predictors.errors",
-    "RegressionError": "neusight.predictors.errors",
-    "TopologyError": "neusight.predictors.errors",
-    "TraceError": "neusight.predictors.errors",
-    "UnknownGPUError": "neusight.predictors.errors",
-    "UnmappedOpError": "neusight.predictors.errors",
-    "UnsupportedKernelError": "neusight.predictors.errors",
-    "UnsupportedTorchError": "neusight.predictors.errors",
-    "WeightsError": "neusight.predictors.errors",
-    "__version__": "neusight._version",
-    "calibrate": "neusight.integrations.profiles.calibration",
-    "carry": "neusight.integrations.profiles.carrying.carried",
-    "compare": "neusight.integrations.profiles.comparison.comparison",
-    "forecast_on": "neusight.session",
-    "gpus": "neusight.predictors",
-    "load_ipython_extension": "neusight.integrations.frameworks.notebook",
-    "notebook_html": "neusight.integrations.report.embedding",
-    "register_gpu": "neusight.predictors",
-    "register_op": "neusight.ops",
-    "register_predictor": "neusight.predictors",
-    "trace_handler": "neusight.integrations.frameworks.tensorboard",
-    "unload_ipython_extension": "neusight.integrations.frameworks.notebook",
+    name: f"neusight.{home}"
+    for home, names in {
+        "_version": "__version__",
+        "forecast": "Forecast",
+        "integrations.frameworks.notebook": "load_ipython_extension unload_ipython_extension",
+        "integrations.frameworks.tensorboard": "trace_handler",
+        "integrations.profiles.calibration": "calibrate",
+        "integrations.profiles.carrying.carried": "carry",
+        "integrations.profiles.comparison.comparison": "compare",
+        "integrations.report.embedding": "notebook_html",
+        "ops": "register_op",
+        "predictors": "GPU gpus register_gpu register_predictor",
+        "predictors.errors": "BaselineError CalibrationError DataError ForecastStateError "
+        "NeusightError RecordingError RegistrationError RegressionError TopologyError TraceError "
+        "UnknownGPUError UnmappedOpError UnsupportedKernelError UnsupportedTorchError WeightsError",
+        "session": "forecast_on",
+    }.items()
+    for name in names.split()
 }
 
 __all__ = [  # noqa: RUF022  (sorted as a reader looks: by letter, whatever the case)

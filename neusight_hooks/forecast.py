@@ -184,10 +184,10 @@ class Forecast:
         timelines = schedule_together_beside(
             self._recordings, self.pricer, self.host, self.pricer.gpu
         )
-        return tuple(
-            _placed(self.of(recording), timeline)
-            for recording, timeline in zip(self._recordings, timelines, strict=True)
-        )
+        forecasts = tuple(map(self.of, self._recordings))
+        for forecast, timeline in zip(forecasts, timelines, strict=True):
+            forecast.timeline = timeline
+        return forecasts
 
     @cached_property
     def memory(self) -> MemoryTimeline:
@@ -442,7 +442,13 @@ class Forecast:
                 f"does after that is not known. Record it again: forecast_on({target.name!r})."
             )
         for recording in (self.recording, *self._recordings[1:]):
-            _require_same_results(recording, target)
+            if (different := _different_result(recording, target)) is not None:
+                name, answered, there = different
+                raise ForecastStateError(
+                    f"The program asked {recording.gpu} for {name} and {target.name} answers "
+                    f"differently ({answered} there {there}), so it may take another path. Record "
+                    f"both: forecast_on([{recording.gpu!r}, {target.name!r}])."
+                )
         return self.recording, self._recordings
 
     def of(self, recording: Recording) -> Forecast:
@@ -528,14 +534,9 @@ class Forecast:
         return event_list(self.timeline, self.gpu, memory, operators=operators)
 
     @property
-    def _host_assumes(self) -> str:
-        """What the costs of the host stand for, where they are not measured."""
-        is_measured = self.host.name.endswith(CALIBRATED_HOST)
-        return "" if is_measured else self.host.assumes
-
-    @property
     def findings(self) -> SummaryData:
         """The data of the summary, as a value."""
+        is_measured = self.host.name.endswith(CALIBRATED_HOST)
         return SummaryData(
             recording=self.recording,
             verdict=self.verdict,
@@ -545,7 +546,7 @@ class Forecast:
             gpu=self.gpu,
             predictor=self.predictor_name,
             host=self.host.name,
-            host_assumes=self._host_assumes,
+            host_assumes="" if is_measured else self.host.assumes,
             unmapped=tuple(self.unmapped),
             calibration=self.calibration,
             trace_path=self.trace_path,
@@ -598,12 +599,6 @@ class Forecast:
     def __repr__(self) -> str:
         reported = self.failure.partition("\n")[0] or headline(self.verdict)
         return printable(f"<Forecast on {self.gpu.name}: {reported}>")
-
-
-def _placed(forecast: Forecast, timeline: Timeline) -> Forecast:
-    """The forecast, which need not be placed in time any more."""
-    forecast.timeline = timeline
-    return forecast
 
 
 def host_profile(
@@ -697,17 +692,6 @@ def _saved_topology(text: str | None, path: str | Path) -> Topology | None:
         return Topology.from_json(json_value(text), source=str(path))
     except ValueError as error:
         raise RecordingError(f"The saved forecast {path} cannot be priced: {error}") from error
-
-
-def _require_same_results(recording: Recording, target: GPU) -> None:
-    different = _different_result(recording, target)
-    if different is not None:
-        name, answered, there = different
-        raise ForecastStateError(
-            f"The program asked {recording.gpu} for {name} and {target.name} answers "
-            f"differently ({answered} there {there}), so it may take another path. Record both: "
-            f"forecast_on([{recording.gpu!r}, {target.name!r}])."
-        )
 
 
 def _different_result(recording: Recording, target: GPU) -> tuple[str, str, str] | None:

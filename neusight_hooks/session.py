@@ -265,7 +265,7 @@ class Session:
             forecast.gpu,
             price=forecast.pricer,
             host=forecast.host,
-            on_query=self._on_query,
+            on_query=lambda query, found: self._queries.update({query: repr(found)}),
             store=store,
             has_view=options.has_view,
             raise_out_of_memory=options.on_out_of_memory == "raise",
@@ -337,9 +337,6 @@ class Session:
         """Whether any op ran on the GPU, here or in a process that was started."""
         return self.progress[0] > 0 or bool(self.processes.results)
 
-    def _on_query(self, device_query: str, answer: object) -> None:
-        self._queries[device_query] = repr(answer)
-
     @property
     def is_ended_early(self) -> bool:
         """Whether the program was ended, or what it waits for: errors that follow are not its."""
@@ -393,7 +390,18 @@ class Session:
             found += [] if has_reason else [_NO_CUDA_WORK + hint]
         elif tape.cpu_ops > _MOSTLY_CPU * num_ops:
             found.append(f"{tape.cpu_ops} of {num_ops} ops ran on the CPU{hint}")
-        return found + _warnings_of(recorder)
+        if recorder.invention.sites:
+            sites = sorted(recorder.invention.sites)
+            shown = ", ".join(sites[:5]) + (", …" if len(sites) > 5 else "")
+            found.append(f"values that only a GPU can compute were read and invented at: {shown}")
+        found += recorder.repeats.report()
+        filled = recorder.lazy.materialised_bytes
+        if filled:
+            found.append(
+                f"{bytes_text(filled)} of parameters were filled with seeded "
+                "random values, because CPU code computed on them"
+            )
+        return found
 
     def _recording_of(self, recorder: Recorder) -> Recording:
         from neusight.recording.steps.operators import with_operators
@@ -643,20 +651,3 @@ def open_forecast() -> Forecast | None:
     """
     session = Session._current
     return None if session is None else session.forecast
-
-
-def _warnings_of(recorder: Recorder) -> list[str]:
-    """The warnings of a recording, however the program was run."""
-    found: list[str] = []
-    if recorder.invention.sites:
-        sites = sorted(recorder.invention.sites)
-        shown = ", ".join(sites[:5]) + (", …" if len(sites) > 5 else "")
-        found.append(f"values that only a GPU can compute were read and invented at: {shown}")
-    found += recorder.repeats.report()
-    filled = recorder.lazy.materialised_bytes
-    if filled:
-        found.append(
-            f"{bytes_text(filled)} of parameters were filled with seeded "
-            "random values, because CPU code computed on them"
-        )
-    return found

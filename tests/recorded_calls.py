@@ -2,14 +2,15 @@
 
 Each call is real PyTorch, recorded in a forecast; `f`, `h`, `d` and `i` make tensors of float32,
 float16, float64 and int64, `nhwc` one of images as channels_last, and `grad` the gradients of what
-a function of tensors returns.
+a function of tensors returns; `coo`, `loose` (not coalesced) and `csr` sparse ones
+of 500 elements, which lie anywhere.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -284,6 +285,143 @@ step(torch.optim.Adagrad)
 step(torch.optim.RMSprop)
 torch.nn.utils.clip_grad_norm_([with_gradient(64, 256), with_gradient(1000)], 1.0)
 torch._amp_foreach_non_finite_check_and_unscale_([f(64, 256)], f(1), f(1))
+grad(lambda a, b: torch.cdist(a, b, p=1.0), f(100, 30), f(200, 30))
+grad(torch.pdist, f(100, 30))
+torch.cdist(f(0, 30), f(200, 30), p=1.0)
+f(0, 256) @ f(256, 512)
+f(64, 0) @ f(0, 512)
+sdpa(h(0, 8, 256, 64), h(0, 8, 256, 64), h(0, 8, 256, 64))
+grad(lambda q, m: sdpa(q, q, q, m), f(2, 8, 256, 64), f(2, 8, 256, 256))
+grad(lambda q, m: sdpa(q, q, q, m), f(2, 8, 256, 64), f(1, 1, 256, 256))
+grad(lambda x: nn.LSTM(64, 128, 2, dropout=0.5, proj_size=32, device="cuda")(x)[0], f(2, 8, 64))
+grad(lambda x: nn.GRU(9, 8, 2, dropout=0.5, bidirectional=True, device="cuda")(x)[0], f(2, 8, 9))
+nn.GRU(9, 8, device="cuda")(nn.utils.rnn.pack_padded_sequence(f(3, 2, 9), torch.tensor([3, 1])))
+grad(lambda x: nn.utils.rnn.pack_padded_sequence(x, torch.tensor((9, 7, 4, 2))).data, f(9, 4, 64))
+F.binary_cross_entropy(f(64, 256), f(64, 256), f(64, 256))
+F.binary_cross_entropy_with_logits(f(64, 256), f(64, 256), f(64, 256), pos_weight=f(256))
+F.soft_margin_loss(f(64, 256), f(64, 256))
+F.mse_loss(f(64, 256), f(64, 256), reduction="none")
+torch._assert_async(b(1))
+grad(lambda w: F.embedding_bag(i(8, 100), w, mode="max"), f(1000, 64))
+grad(lambda w, p: F.embedding_bag(i(8, 9), w, per_sample_weights=p, mode="sum"), f(99, 64), f(8, 9))
+torch.embedding_renorm_(f(1000, 64), i(300), 1.0, 2.0)
+grad(lambda w: F.embedding(i(80, 100), w, scale_grad_by_freq=True), f(1000, 64))
+f(1000, 64)[torch.arange(300)]
+f(1000, 64)[f(1000) > 0]
+f(1000, 64)[f(1000, 64) > 0]
+f(1000, 64).index_put_((f(1000) > 0,), f(1))
+torch.put(f(64, 256), i(300), f(300), True)
+torch.masked_select(f(1000, 64), f(1000, 64) > 0)
+torch.nonzero_static(f(64, 256), size=100)
+grad(lambda x: f(1000, 64).masked_scatter(b(1000, 64), x), f(64000))
+torch._foreach_zero_([f(64, 256), f(1000)])
+torch._foreach_zero_([f(64, 256)[:, ::2]])
+torch._foreach_norm([f(64, 256)[:, ::2]])
+torch._foreach_add([f(64, 256)[:, ::2], f(1000)], 1.0)
+torch._amp_foreach_non_finite_check_and_unscale_([f(64, 256)[:, ::2]], f(1), f(1))
+torch._amp_update_scale_(f(1), i(1).int(), f(1), 2.0, 0.5, 2000)
+torch._foreach_mm([f(64, 32), f(8, 32)], [f(32, 16), f(32, 4)])
+F.max_unpool2d(f(8, 32, 8, 8), i(8, 32, 8, 8), 2)
+grad(lambda x: F.ctc_loss(x.log_softmax(2), i(8, 10), (50,) * 8, (10,) * 8), f(50, 8, 20))
+torch.segment_reduce(f(1000), "sum", lengths=i(10))
+torch.unique(i(5000).reshape(50, 100), dim=0)
+torch.unique(i(5000), return_inverse=True, return_counts=True)
+torch.topk(f(5000, 399), 5)
+torch.topk(f(5000, 400), 5)
+torch.topk(f(30, 12_000), 5, sorted=False)
+torch.multinomial(f(64, 256), 9, replacement=True)
+torch.slice_scatter(f(64, 256), f(64, 100), 1, 0, 100)
+torch.select_scatter(f(64, 256), f(64), 1, 7)
+torch.diagonal_scatter(f(64, 256), f(64))
+grad(lambda x: x.unfold(1, 3, 1), f(64, 256))
+grad(lambda x: x.diagonal(), f(64, 256))
+torch.select_copy(f(64, 256), 1, 3)
+torch.unbind_copy(f(4, 256))
+torch.split_with_sizes_copy(f(64, 256), (100, 156), 1)
+torch.repeat_interleave(i(50))
+torch.repeat_interleave(i(50).fill_(4), output_size=200)
+torch.batch_norm_stats(f(8, 32, 16, 16), 1e-5)
+torch.batch_norm_elemt(f(8, 32, 16, 16), f(32), f(32), f(32), f(32), 1e-5)
+torch.batch_norm_gather_stats_with_counts(f(8, 32, 9), *[f(4, 32)] * 2, *[f(32)] * 2, 0.1, 0, f(4))
+torch.batch_norm_backward_reduce(*[f(8, 32, 16, 16)] * 2, *[f(32)] * 3, True, True, True)
+torch.fused_moving_avg_obs_fake_quant(f(8, 9), *[i(1)] * 2, *[f(1)] * 3, i(1).int(), 0.1, 0, 9, 0)
+torch.fake_quantize_per_tensor_affine(f(64, 256), 0.1, 0, 0, 255)
+grad(lambda x, s: torch._fake_quantize_learnable_per_tensor_affine(x, s, f(1), 0, 9), f(8, 9), f(1))
+F.group_norm(f(0, 32, 16, 16), 4)
+F.layer_norm(f(0, 256), (256,))
+F.batch_norm(f(0, 32, 16, 16), f(32), f(32))
+F.max_pool2d(f(0, 32, 16, 16), 2)
+F.conv2d(f(0, 16, 32, 32), f(64, 16, 3, 3))
+torch.sort(f(0, 5))
+torch.sort(f(()))
+torch.sort(f(200, 5000))
+torch.sort(f(3, 1_500_000))
+f(0, 64).cumsum(0)
+f(()).cumsum(0)
+F.nll_loss(f(0, 256), i(0))
+F.multilabel_margin_loss(f(64, 256), i(64, 256))
+grad(lambda x: F.multilabel_margin_loss(x, i(64, 256)), f(64, 256))
+torch.sparse.softmax(loose(64, 256), 1)
+loose(64, 256).coalesce()
+coo(64, 256).to_dense()
+f(64, 256).to_sparse()
+f(64, 256).to_sparse_csr()
+f(64, 256).to_sparse_bsr((16, 16))
+f(64, 256).to_sparse_bsc((16, 16))
+f(64, 256).sparse_mask(coo(64, 256))
+coo(64, 256).sparse_mask(coo(64, 256))
+csr(64, 256) @ f(256, 8)
+csr(64, 256) @ f(256)
+f(8, 64) @ csr(64, 256)
+csr(64, 256) @ csr(256, 64)
+loose(64, 256) @ f(256, 8)
+torch.addmm(f(64, 8), coo(64, 256), f(256, 8))
+torch.addmm(f(64, 8), csr(64, 256), f(256, 8))
+f(64, 8).addmm_(csr(64, 256), f(256, 8))
+torch.addmm(csr(64, 64), csr(64, 256), csr(256, 64))
+torch.bmm(coo(4, 64, 256), f(4, 256, 8))
+torch.sparse.sampled_addmm(csr(64, 256), f(64, 32), f(32, 256))
+csr(64, 256) + csr(64, 256)
+coo(64, 256) + coo(64, 256)
+loose(3, 9) + loose(3, 9)
+coo(64, 256) - coo(64, 256)
+f(64, 256) + coo(64, 256)
+f(64, 256).add_(coo(64, 256))
+coo(64, 256).add_(coo(64, 256))
+coo(64, 256) * coo(64, 256)
+coo(64, 256) * f(64, 256)
+f(64, 256) * coo(64, 256)
+coo(64, 256) * 2
+coo(64, 256) / 2
+coo(64, 256).mul_(2)
+coo(64, 256).mul_(coo(64, 256))
+coo(64, 256).div_(2)
+loose(64, 256).sqrt_()
+loose(64, 256).sqrt()
+loose(64, 256).pow(2)
+coo(64, 256).zero_()
+coo(64, 256).copy_(coo(64, 256))
+torch.zeros_like(csr(64, 256))
+torch.zeros_like(coo(64, 256), layout=torch.strided)
+torch.ones_like(csr(64, 256))
+coo(64, 256).sum()
+torch.sparse.sum(coo(64, 256), 0)
+torch.sparse.sum(coo(64, 256), (0, 1))
+coo(64, 256).norm()
+coo(64, 256).t()
+csr(64, 256).t()
+coo(64, 256).cpu()
+csr(64, 256).cpu()
+csr(64, 256).to_sparse_coo()
+csr(64, 256).to_sparse_csc()
+coo(64, 256).to_sparse_csr()
+coo(64, 256)[3]
+coo(64, 256).index_select(0, i(9))
+coo(64, 256).unsqueeze(1)
+torch.cat([coo(64, 256), coo(64, 256)], 1)
+torch.stack([coo(64, 256), coo(64, 256)])
+coo(64, 256).narrow_copy(0, 3, 9)
+coo(64, 256).permute(1, 0)
 """
 
 
@@ -295,6 +433,7 @@ class _Tensors(dict[str, Any]):
             return lambda *shape: torch.empty(*shape, dtype=dtype, device="cuda")
 
         super().__init__(torch=torch, F=F, nn=torch.nn, grad=_gradients, step=_step)
+        self.update(coo=partial(_coo, is_coalesced=True), loose=_coo, csr=_csr)
         self["no_grad"] = torch.no_grad()(lambda module, *inputs: module(*inputs))
         self["sdpa"] = F.scaled_dot_product_attention
         self.update(
@@ -306,6 +445,18 @@ class _Tensors(dict[str, Any]):
             ),
             with_gradient=_with_gradient,
         )  # fmt: skip
+
+
+def _coo(*sizes: int, is_coalesced: bool = False) -> torch.Tensor:
+    indices = torch.randint(9, (len(sizes), 500), device="cuda")
+    values = torch.empty(500, device="cuda")
+    return torch.sparse_coo_tensor(indices, values, sizes, is_coalesced=is_coalesced)
+
+
+def _csr(rows: int, columns: int) -> torch.Tensor:
+    pointers, indices = (torch.randint(9, (n,), device="cuda") for n in (rows + 1, 500))
+    values = torch.empty(500, device="cuda")
+    return torch.sparse_csr_tensor(pointers, indices, values, (rows, columns))
 
 
 def _gradients(function: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -336,6 +337,30 @@ def test_a_topology_is_kept_wherever_the_forecast_goes(tmp_path: Path) -> None:
     assert back.latency_us == slow.latency_us
     assert slow.on("H100", topology="dgx-h100").latency_us < 0.3 * slow.latency_us
     assert slow.to_json()["topology"] == "p4d"
+
+
+def test_a_saved_forecast_on_a_gpu_that_is_not_known_is_reported(tmp_path: Path) -> None:
+    of_ranks("p4d").save(tmp_path / "saved.json")
+    text = (tmp_path / "saved.json").read_text().replace('"gpu":"H100-SXM5-80GB"', '"gpu":"H9"')
+    (tmp_path / "saved.json").write_text(text)
+
+    with pytest.raises(RecordingError, match=r"saved.json cannot be priced.*Unknown GPU 'H9'"):
+        neusight.Forecast.load(tmp_path / "saved.json")
+
+
+def test_other_steps_that_take_long_are_named() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        for _ in range(3):
+            model = train(steps=1)
+            forecast.step()
+        for _ in range(4):
+            with torch.no_grad():
+                model(torch.randn(32, 64, device="cuda"))
+            forecast.step()
+
+    [note] = [text for text in forecast.warnings if text.startswith("beside the steps above")]
+    words = r"beside the steps above: 3 inference steps of [\d.]+ µs, \d+% of the time of all steps"
+    assert re.fullmatch(words, note)
 
 
 def test_a_damaged_topology_of_a_saved_forecast_is_reported(tmp_path: Path) -> None:

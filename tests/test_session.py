@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,15 @@ from torch import nn
 import neusight
 from neusight.forecast import Forecast, forecast_options
 from neusight.predictors.errors import ForecastStateError
-from neusight.session import FILES_OPTION, NoCudaWorkWarning, Session, SessionOptions, open_forecast
+from neusight.predictors.tiled import Tiled
+from neusight.session import (
+    FILES_OPTION,
+    NoCudaWorkWarning,
+    Session,
+    SessionOptions,
+    _for_others,
+    open_forecast,
+)
 
 
 def train(steps: int = 3) -> None:
@@ -49,6 +58,24 @@ def test_a_session_records_with_options_that_were_made_once() -> None:
     assert (first.gpu.name, first.predictor_name) == ("T4", "roofline")
     assert first.recording.script == "train.py 3"
     assert first.recording.options["tokens"] == "12"
+
+
+def test_a_session_that_was_not_opened_has_done_nothing() -> None:
+    session = Session(SessionOptions(forecast_options("T4")))
+
+    assert (session.progress, session.doing, session.has_cuda_work) == ((0, 0), "", False)
+
+
+def test_a_predictor_that_cannot_be_passed_on_is_not() -> None:
+    class Own(Tiled):  # of no module, so that pickle does not find it
+        pass
+
+    options = SessionOptions(forecast_options("T4", predictor=Own()), stated={"tokens": "12"})
+
+    theirs, folder = pickle.loads(_for_others(options, None))
+
+    assert type(theirs.forecast.predictor) is Tiled
+    assert (theirs.stated, folder) == ({"tokens": "12"}, None)
 
 
 def test_a_session_keeps_what_ended_its_program() -> None:

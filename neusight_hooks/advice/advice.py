@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,7 +19,6 @@ from neusight.advice.what_if import (
     compiled,
     in_channels_last,
     odd_sizes,
-    waits_by_source,
     with_float16,
     with_low_precision,
     with_padding,
@@ -177,8 +176,9 @@ def _shares(kernels: Sequence[KernelSpan]) -> dict[KernelClass, float]:
 
 def _of_host(what_if: WhatIf) -> Iterator[_StepChange]:
     entries = what_if.entries
-    sources = [source for source in waits_by_source(entries) if source]
-    if any(isinstance(entry, Synchronize) for entry in entries):
+    waits = [entry for entry in entries if isinstance(entry, Synchronize)]
+    if waits:
+        sources = [source for source in dict.fromkeys(wait.source for wait in waits) if source]
         yield _StepChange(
             kind="waits",
             what="do not make the host wait for the GPU" + _at(sources),
@@ -308,7 +308,7 @@ def _of_precision(what_if: WhatIf, gpu: GPU, smallest_gain: float) -> Iterator[_
             entries=with_float16(what_if.entries),
             is_always_shown=True,
         )
-    half = _half_of(gpu.has_matrix_unit)
+    half = next((unit for unit in ("bf16", "fp16") if gpu.has_matrix_unit(unit)), "")
     if half and times["fp32"] + times["tf32"] >= least_us:
         dtype = {"bf16": "bfloat16", "fp16": "float16"}[half]
         scaler = " with torch.amp.GradScaler" if half == "fp16" else ""
@@ -329,10 +329,6 @@ def _product_times(what_if: WhatIf) -> dict[str, float]:
             if kernel.kernel_class in MATRIX_CLASSES:
                 times[kernel.compute] += estimate.latency_us
     return times
-
-
-def _half_of(has_unit: Callable[[str], bool]) -> str:
-    return next((unit for unit in ("bf16", "fp16") if has_unit(unit)), "")
 
 
 def _calls(what_if: WhatIf) -> Iterator[OpCall]:

@@ -45,11 +45,11 @@ def families_of(recording: Recording) -> list[Family]:
         inside = any(_is_within(head, family.paths) for family in found)
         if len(paths) > 1 and not inside:
             found.append(Family(f"{head}.*", frozenset(paths)))
-    return [family for family in found if _keeps_anything(recording, family.paths)]
-
-
-def _keeps_anything(recording: Recording, paths: frozenset[str]) -> bool:
-    return any(_Checkpointed(step, paths).intervals for step in recording.steps)
+    return [
+        family
+        for family in found
+        if any(_Checkpointed(step, family.paths).intervals for step in recording.steps)
+    ]
 
 
 def _is_within(path: str, above: Iterable[str]) -> bool:

@@ -78,7 +78,12 @@ def with_fused_kernels(entries: Entries) -> tuple[Entries, str]:
                 name = stepped_optimizer(entry.name)
                 held, updates = [], []
             else:
-                fused = [_fused_update(call, name) for call in updates]
+                fused = [
+                    replace(call, signature=FUSED_OPTIMIZERS[name].step(
+                        call.signature.by_name.get("self")
+                    ))
+                    for call in updates
+                ]  # fmt: skip
                 changed = name if fused else changed
                 found.extend(fused if fused else held)
                 name = ""
@@ -90,10 +95,6 @@ def with_fused_kernels(entries: Entries) -> tuple[Entries, str]:
         else:
             found.append(entry)
     return tuple(found), changed
-
-
-def _fused_update(call: OpCall, name: str) -> OpCall:
-    return replace(call, signature=FUSED_OPTIMIZERS[name].step(call.signature.by_name.get("self")))
 
 
 # -- memory ----------------------------------------------------------------------------------------
@@ -118,57 +119,39 @@ def with_8bit_states(recording: Recording) -> Recording:
 
 def has_foreach(recording: Recording) -> bool:
     """Whether an optimizer allocates temporary tensors for all parameters at once."""
-    return any(_is_foreach(entry) for step in recording.steps for entry in step.entries)
-
-
-def _is_foreach(entry: Entry) -> bool:
-    return (
-        isinstance(entry, Alloc)
-        and entry.phase == "optimizer"
-        and entry.kind == "activation"
-        and entry.op.startswith("aten::_foreach_")
-    )
+    return any(map(_foreach_ordinals, recording.steps))
 
 
 def _foreach_ordinals(step: Step) -> set[int]:
     return {
-        entry.ordinal for entry in step.entries if isinstance(entry, Alloc) and _is_foreach(entry)
+        entry.ordinal
+        for entry in step.entries
+        if isinstance(entry, Alloc)
+        and entry.phase == "optimizer"
+        and entry.kind == "activation"
+        and entry.op.startswith("aten::_foreach_")
     }
 
 
 def with_fused_optimizer(recording: Recording) -> Recording:
     """As if the optimizer's step were one kernel without temporary tensors."""
-    return with_steps(recording, _without_foreach)
-
-
-def _without_foreach(step: Step) -> Step:
-    gone = _foreach_ordinals(step)
-    return replace(
-        step,
-        entries=tuple(
-            entry
-            for entry in step.entries
-            if not (isinstance(entry, Alloc) and entry.ordinal in gone)
-            and not (
-                isinstance(entry, Free) and entry.storage.age == 0 and entry.storage.ordinal in gone
-            )
-        ),
-    )
+    return with_steps(recording, lambda step: _without_foreach(step, one_by_one=False))
 
 
 def with_foreach_off(recording: Recording) -> Recording:
     """As if the optimizer went from parameter to parameter: of what it keeps in between for all of
     them there is one at a time."""
+    return with_steps(recording, lambda step: _without_foreach(step, one_by_one=True))
 
-    def one_by_one(step: Step) -> Step:
-        own = _foreach_ordinals(step)
-        entries: list[Entry] = []
-        for entry in step.entries:
-            if isinstance(entry, Free) and entry.storage.age == 0 and entry.storage.ordinal in own:
-                continue
+
+def _without_foreach(step: Step, *, one_by_one: bool) -> Step:
+    own = _foreach_ordinals(step)
+    entries: list[Entry] = []
+    for entry in step.entries:
+        if isinstance(entry, Alloc) and entry.ordinal in own:
+            entries += (entry, Free(StorageRef(0, entry.ordinal))) if one_by_one else ()
+        elif not (
+            isinstance(entry, Free) and entry.storage.age == 0 and entry.storage.ordinal in own
+        ):
             entries.append(entry)
-            if isinstance(entry, Alloc) and entry.ordinal in own:
-                entries.append(Free(StorageRef(0, entry.ordinal)))
-        return replace(step, entries=tuple(entries))
-
-    return with_steps(recording, one_by_one)
+    return replace(step, entries=tuple(entries))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from neusight.advice.checkpoints import families_of, with_checkpoints
@@ -40,7 +41,7 @@ def savings_of(recording: Recording) -> Iterator[Saving]:
     """Every change that the program has space for."""
     for family in families_of(recording):
         what = f"checkpoint {family.pattern} ({len(family.paths)} modules)"
-        yield Saving(what, _checkpointing(family.paths), is_priced=True)
+        yield Saving(what, partial(with_checkpoints, paths=family.paths), is_priced=True)
     optimizer = optimizer_of(recording)
     if optimizer in IN_8BIT:
         yield Saving(
@@ -60,10 +61,6 @@ def savings_of(recording: Recording) -> Iterator[Saving]:
             lambda unchanged: unchanged,
             settings=replace(settings, expandable_segments=True),
         )
-
-
-def _checkpointing(paths: frozenset[str]) -> RecordingChange:
-    return lambda recording: with_checkpoints(recording, paths)
 
 
 def together(savings: Sequence[Saving]) -> Saving:

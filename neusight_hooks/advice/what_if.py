@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from neusight.advice.optimizers import is_of_optimizer, with_optimizer_steps
 from neusight.predictors.clusters.topology import Topology
@@ -38,6 +38,7 @@ Entries = tuple[Entry, ...]
 _REPEATS = 4
 _READS_A_VALUE = ("aten::_local_scalar_dense", "aten::item")
 _ROW_CLASSES = (KernelClass.NORMALIZATION, KernelClass.SOFTMAX, KernelClass.REDUCTION)
+_JOINABLE = (KernelClass.COPY, KernelClass.ELEMENTWISE, *_ROW_CLASSES)
 MATRIX_CLASSES = (KernelClass.GEMM, KernelClass.CONVOLUTION, KernelClass.ATTENTION)
 
 
@@ -109,19 +110,6 @@ class WhatIf:
 
 
 # -- the host --------------------------------------------------------------------------------------
-
-
-def waits_by_source(entries: Entries) -> dict[str, int]:
-    """How often each line of the program makes the host wait in the step.
-
-    >>> waits_by_source((Synchronize("item", "train.py:7"), Synchronize("item", "train.py:7")))
-    {'train.py:7': 2}
-    """
-    counts: dict[str, int] = {}
-    for entry in entries:
-        if isinstance(entry, Synchronize):
-            counts[entry.source] = counts.get(entry.source, 0) + 1
-    return counts
 
 
 def without_waits(entries: Entries) -> Entries:
@@ -243,15 +231,14 @@ def compiled(what_if: WhatIf, entries: Entries) -> Entries:
 def _link(position: int, call: OpCall, kernels: tuple[Kernel, ...]) -> _Link | None:
     """The call as part of a chain; None where the compiler does not write all its kernels itself,
     and where nothing of it is a tensor of the GPU's own."""
-    if not all(map(_is_joinable, kernels)) or not call.signature.output_tensors:
+    are_joinable = all(
+        kernel.kernel_class in _JOINABLE and kernel.name not in COPY_ENGINE_KERNELS
+        for kernel in kernels
+    )
+    if not are_joinable or not call.signature.output_tensors:
         return None
     main = max(range(len(kernels)), key=lambda index: kernels[index].bytes_written)
     return _Link(position, call, kernels, main)
-
-
-def _is_joinable(kernel: Kernel) -> bool:
-    is_cast = kernel.kernel_class is KernelClass.COPY and kernel.name not in COPY_ENGINE_KERNELS
-    return is_cast or kernel.kernel_class in (KernelClass.ELEMENTWISE, *_ROW_CLASSES)
 
 
 def _continues(chain: Sequence[_Link], link: _Link) -> bool:
@@ -335,23 +322,24 @@ def _fused(chain: Sequence[_Link], short_lived: set[int]) -> Kernel:
 TensorChange = Callable[[TensorSpec], TensorSpec]
 
 
-class _Signatures:
-    """Changed signatures, one for all equal calls, so that they are priced once."""
+_T = TypeVar("_T")
 
-    def __init__(self, change: Callable[[OpSignature], OpSignature]) -> None:
-        self._change = change
-        self._known: dict[int, tuple[OpSignature, OpSignature]] = {}
 
-    def __call__(self, signature: OpSignature) -> OpSignature:
-        known = self._known.get(id(signature))
-        if known is None:
-            known = self._known[id(signature)] = (signature, self._change(signature))
-        return known[1]
+def _once(change: Callable[[_T], _T]) -> Callable[[_T], _T]:
+    """The change made once of each object, so that calls that share it are priced once."""
+    known: dict[int, tuple[_T, _T]] = {}
+
+    def changed(item: _T) -> _T:
+        if id(item) not in known:
+            known[id(item)] = item, change(item)
+        return known[id(item)][1]
+
+    return changed
 
 
 def _with_signatures(entries: Entries, change: Callable[[OpSignature], OpSignature]) -> Entries:
     """The entries with each op's signature changed."""
-    signatures = _Signatures(change)
+    signatures = _once(change)
     return tuple(
         replace(entry, signature=signatures(entry.signature))
         if isinstance(entry, OpCall)
@@ -378,17 +366,15 @@ def _with_tensors(signature: OpSignature, change: TensorChange) -> OpSignature:
 
 def with_tf32(entries: Entries) -> Entries:
     """Matrix products of float32 in TF32."""
-    modes: dict[int, tuple[MathMode, MathMode]] = {}
 
-    def changed(entry: Entry) -> Entry:
-        if not isinstance(entry, OpCall):
-            return entry
-        known = modes.setdefault(
-            id(entry.math), (entry.math, replace(entry.math, matmul_tf32=True))
-        )
-        return replace(entry, math=known[1])
+    def in_tf32(math: MathMode) -> MathMode:
+        return replace(math, matmul_tf32=True)
 
-    return tuple(changed(entry) for entry in entries)
+    mode = _once(in_tf32)
+    return tuple(
+        replace(entry, math=mode(entry.math)) if isinstance(entry, OpCall) else entry
+        for entry in entries
+    )
 
 
 def with_low_precision(what_if: WhatIf, entries: Entries, dtype: str) -> Entries:
@@ -398,7 +384,7 @@ def with_low_precision(what_if: WhatIf, entries: Entries, dtype: str) -> Entries
     def lowered(spec: TensorSpec) -> TensorSpec:
         return spec._replace(dtype=dtype) if spec.dtype == "float32" else spec
 
-    signatures = _Signatures(lambda signature: _with_tensors(signature, lowered))
+    signatures = _once(lambda signature: _with_tensors(signature, lowered))
     casts: dict[tuple[TensorSpec, str], OpSignature] = {}
 
     def cast(call: OpCall, spec: TensorSpec, to: str) -> OpCall:
@@ -430,8 +416,7 @@ def with_float16(entries: Entries) -> Entries:
     def changed(signature: OpSignature) -> OpSignature:
         made = _with_tensors(signature, halved)
         named = tuple(
-            (name, "float16" if isinstance(value, str) and value == "bfloat16" else value)
-            for name, value in made.arguments
+            (name, "float16" if value == "bfloat16" else value) for name, value in made.arguments
         )
         return replace(made, arguments=named)
 

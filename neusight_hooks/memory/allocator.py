@@ -213,11 +213,6 @@ class Allocator:
         block = self._blocks.get(storage)
         return 0 if block is None else block.address
 
-    def blocks(self) -> list[tuple[int, int]]:
-        """(address, bytes) of every live block, in order of address."""
-        live = (block for block in self._blocks.values() if block is not None)
-        return sorted((block.address, block.num_bytes) for block in live)
-
     def storages(self) -> dict[int, Hashable]:
         """The storage that lies at each address."""
         return {block.address: key for key, block in self._blocks.items() if block is not None}
@@ -258,10 +253,7 @@ class Allocator:
         return index
 
     def _put(self, block: Block) -> None:
-        pool = self._free.get(block.pool)
-        if pool is None:
-            pool = self._free[block.pool] = []
-        insort(pool, (block.num_bytes, block.address, block))
+        insort(self._free.setdefault(block.pool, []), (block.num_bytes, block.address, block))
 
     def _forget(self, block: Block) -> None:
         pool = self._free[block.pool]
@@ -269,8 +261,13 @@ class Allocator:
 
     def _split(self, block: Block, rounded: int) -> None:
         """Cuts off what the request does not need, where the rest is worth keeping."""
-        rest = block.num_bytes - rounded
-        if not self._is_worth_splitting(block, rounded, rest):
+        settings, rest = self.settings, block.num_bytes - rounded
+        if block.is_small or settings.expandable_segments:
+            is_kept = rest >= MIN_BLOCK_BYTES
+        else:
+            limit = settings.max_split_bytes
+            is_kept = rest > SMALL_BYTES and (limit is None or rounded < limit)
+        if not is_kept:
             return
         tail = Block(block.address + rounded, rest, block.pool)
         tail.before, tail.after = block, block.after
@@ -281,13 +278,6 @@ class Allocator:
         if self._tails.get(block.pool) is block:
             self._tails[block.pool] = tail
         self._put(tail)
-
-    def _is_worth_splitting(self, block: Block, rounded: int, rest: int) -> bool:
-        settings = self.settings
-        if block.pool & 1 or settings.expandable_segments:
-            return rest >= MIN_BLOCK_BYTES
-        limit = settings.max_split_bytes
-        return rest > SMALL_BYTES and (limit is None or rounded < limit)
 
     def _merge(self, block: Block, after: Block) -> None:
         block.num_bytes += after.num_bytes
@@ -300,7 +290,6 @@ class Allocator:
     # -- memory from CUDA, and back
 
     def _new_block(self, rounded: int, pool: int) -> tuple[Block, bool]:
-        expands = self.settings.expandable_segments
         num_bytes = self._new_bytes(rounded, pool, self._space(pool))
         fits = True
         if self.capacity_bytes is not None and self.reserved + num_bytes > self.capacity_bytes:
@@ -313,7 +302,7 @@ class Allocator:
             self.reserved_for_graphs += num_bytes
         if self.reserved > self.peak_reserved:
             self.peak_reserved = self.reserved
-        if expands:
+        if self.settings.expandable_segments:
             return self._expanded(num_bytes, pool), fits
         block = Block(self._next_address, num_bytes, pool)
         self._next_address += round_up(num_bytes, SEGMENT_ROUND_BYTES)
@@ -373,9 +362,7 @@ class Allocator:
             whole = block.before is None and block.after is None
             return block.address, block.num_bytes if whole else 0
         page = self._page_bytes(block.pool)
-        base = FIRST_ADDRESS + (block.address - FIRST_ADDRESS) // EXPANDABLE_STRIDE * (
-            EXPANDABLE_STRIDE
-        )
+        base = block.address - (block.address - FIRST_ADDRESS) % EXPANDABLE_STRIDE
         start = base + round_up(block.address - base, page)
         end = base + (block.address + block.num_bytes - base) // page * page
         return start, max(0, end - start)
@@ -395,28 +382,28 @@ class Allocator:
         """Leaves of a free block what lies before and after the pages that went back. Pages are not
         mapped again where they were: the segment grows at its end, which costs as much."""
         left, right = start - block.address, block.address + block.num_bytes - start - num_bytes
-        neighbours = [block.before, block.after]
+        before, after = block.before, block.after
         pieces = [
             Block(address, size, block.pool)
             for address, size in ((block.address, left), (start + num_bytes, right))
             if size
         ]
         if self._tails.get(block.pool) is block:
-            last = pieces[-1] if pieces else block.before
+            last = pieces[-1] if pieces else before
             if last is None:
                 del self._tails[block.pool]
             else:
                 self._tails[block.pool] = last
         for piece in pieces:
             self._put(piece)
-        if left and neighbours[0] is not None:
-            neighbours[0].after, pieces[0].before = pieces[0], neighbours[0]
-        elif neighbours[0] is not None:
-            neighbours[0].after = None
-        if right and neighbours[1] is not None:
-            neighbours[1].before, pieces[-1].after = pieces[-1], neighbours[1]
-        elif neighbours[1] is not None:
-            neighbours[1].before = None
+        if before is not None:
+            before.after = pieces[0] if left else None
+        if after is not None:
+            after.before = pieces[-1] if right else None
+        if left:
+            pieces[0].before = before
+        if right:
+            pieces[-1].after = after
 
     def _record_change(
         self,

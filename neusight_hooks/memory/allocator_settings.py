@@ -29,6 +29,13 @@ class AllocatorSettings:
     garbage_collection_threshold: float = 0.0
 
 
+#: Settings in MiB, and their fields.
+_IN_MIB = {
+    "max_split_size_mb": "max_split_bytes",
+    "max_non_split_rounding_mb": "max_non_split_rounding_bytes",
+    "large_segment_size_mb": "large_segment_bytes",
+}
+
 #: Settings that change speed or host memory, not the GPU's.
 _WITHOUT_EFFECT = frozenset(
     {
@@ -93,12 +100,8 @@ def _setting(key: str, value: str) -> tuple[str, object] | None:
         if value not in ("True", "False"):
             raise ValueError(value)
         return key, value == "True"
-    if key == "max_split_size_mb":
-        return "max_split_bytes", int(value) * MIB
-    if key == "max_non_split_rounding_mb":
-        return "max_non_split_rounding_bytes", int(value) * MIB
-    if key == "large_segment_size_mb":
-        return "large_segment_bytes", int(value) * MIB
+    if key in _IN_MIB:
+        return _IN_MIB[key], int(value) * MIB
     if key == "garbage_collection_threshold":
         return key, float(value)
     if key == "roundup_power2_divisions":

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from neusight.memory.allocator import FIRST_PRIVATE, Allocator
 from neusight.memory.allocator_settings import AllocatorSettings, settings_of
@@ -215,9 +215,7 @@ class MemoryTimeline:
     def by_category(self) -> dict[Category, int]:
         """Bytes alive at the peak; activations are those of the forward pass, other is what
         backward and optimizer need for a moment, and buffers."""
-        sums: dict[Category, int] = dict.fromkeys(
-            ("parameters", "gradients", "optimizer_state", "activations", "workspaces", "other"), 0
-        )
+        sums: dict[Category, int] = dict.fromkeys(get_args(Category), 0)
         for alloc in self.alive_at_peak:
             sums[category_of(alloc)] += alloc.num_bytes
         return sums
@@ -346,7 +344,18 @@ class _Replayed(Placement):
         fits = allocator.allocate(storage, alloc.num_bytes, stream)
         self.live[storage] = alloc
         if not fits and self.out_of_memory is None:
-            self.out_of_memory = self._failure(alloc, allocated, reserved)
+            self.out_of_memory = OutOfMemory(
+                step=self.step,
+                op=alloc.op,
+                module=alloc.module,
+                phase=alloc.phase,
+                num_bytes=alloc.num_bytes,
+                allocated=allocated,
+                reserved=min(reserved, allocator.reserved),
+                capacity_bytes=(allocator.capacity_bytes or 0) + self._context_bytes,
+                context_bytes=self._context_bytes,
+                stack=alloc.stack,
+            )
         block = allocator.block_of(storage)
         if block is not None:
             if allocator.allocated > self.peak_allocated:
@@ -376,21 +385,6 @@ class _Replayed(Placement):
                 allocator.reserved, source,
             )
         )  # fmt: skip
-
-    def _failure(self, alloc: Alloc, allocated: int, reserved: int) -> OutOfMemory:
-        allocator = self.allocator
-        return OutOfMemory(
-            step=self.step,
-            op=alloc.op,
-            module=alloc.module,
-            phase=alloc.phase,
-            num_bytes=alloc.num_bytes,
-            allocated=allocated,
-            reserved=min(reserved, allocator.reserved),
-            capacity_bytes=(allocator.capacity_bytes or 0) + self._context_bytes,
-            context_bytes=self._context_bytes,
-            stack=alloc.stack,
-        )
 
 
 def memory_of(
@@ -499,21 +493,17 @@ def _keep_of_folded(placement: Placement, left: Alloc, growth: int, replay: Repl
 
 
 def memory_on(
-    recording: Recording,
-    gpu: GPU,
-    *,
-    capacity_bytes: int | None = None,
-    settings: AllocatorSettings | None = None,
+    recording: Recording, gpu: GPU, *, capacity_bytes: int | None = None
 ) -> MemoryTimeline:
     """The recording in the memory of `gpu` (or in that much of it), with the workspaces that the
-    libraries take there and the allocator's settings of the recorded program (or with these)."""
+    libraries take there and the allocator's settings of the recorded program."""
     fraction = recording.options.get(FRACTION_OPTION)
     total = gpu.memory_bytes if capacity_bytes is None else min(capacity_bytes, gpu.memory_bytes)
     if fraction is not None:
         # The limit counts what is reserved, the context not.
         total = min(total, int(float(fraction) * gpu.memory_bytes) + gpu.context_bytes)
     workspaces = workspaces_on(recording, gpu)
-    chosen = allocator_settings(recording) if settings is None else settings
+    settings = allocator_settings(recording)
 
     def placed(capacity_bytes: int) -> MemoryTimeline:
         return memory_of(
@@ -521,7 +511,7 @@ def memory_on(
             capacity_bytes=capacity_bytes,
             context_bytes=gpu.context_bytes,
             workspaces=workspaces,
-            settings=chosen,
+            settings=settings,
         )
 
     return replace(

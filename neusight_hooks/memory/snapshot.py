@@ -109,10 +109,8 @@ def frames_of(alloc: Source) -> Frames:
     >>> frames_of(Alloc(0, 4, "net.fc", "aten::mm", stack=("train.py:12",)))[-1]
     {'filename': 'train.py', 'line': 12, 'name': 'train.py'}
     """
-    frames: Frames = [{"filename": _NO_FILE, "line": 0, "name": alloc.op or "(no op)"}]
-    if alloc.module:
-        frames.append({"filename": _NO_FILE, "line": 0, "name": alloc.module})
-    frames.append({"filename": _NO_FILE, "line": 0, "name": f"{alloc.phase} {alloc.kind}"})
+    names = (alloc.op or "(no op)", alloc.module, f"{alloc.phase} {alloc.kind}")
+    frames: Frames = [{"filename": _NO_FILE, "line": 0, "name": name} for name in names if name]
     for place in alloc.stack:
         filename, _, line = place.rpartition(":")
         frames.append({"filename": filename, "line": int(line), "name": Path(filename).name})
@@ -144,8 +142,7 @@ class HistoricPlacement(Placement):
 
     def place(self, storage: Hashable, alloc: Source, stream: int) -> bool:
         """Allocates, and keeps how."""
-        if self.history is not None:
-            self._set_clock()
+        self._set_clock()
         fits = self.allocator.allocate(storage, alloc.num_bytes, stream)
         block = self.allocator.block_of(storage)
         if block is not None:
@@ -157,8 +154,7 @@ class HistoricPlacement(Placement):
 
     def take_away(self, storage: Hashable) -> None:
         """Frees, and keeps that."""
-        if self.history is not None:
-            self._set_clock()
+        self._set_clock()
         block = self.allocator.block_of(storage)
         if block is not None:
             source = self.sources.pop(storage)
@@ -179,8 +175,7 @@ class HistoricPlacement(Placement):
             self.history.segment_changed(change)
 
     def _set_clock(self) -> None:
-        assert self.history is not None
-        if 0 <= self.mark < len(self._times_ns):
+        if self.history is not None and 0 <= self.mark < len(self._times_ns):
             self.history.now_us = self._times_ns[self.mark] // 1000
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
+from neusight.memory.allocator_settings import MIB
 from neusight.recording.recording import OpCall, OpSignature, Recording, release_of
 
 #: "close" is what lies within the spread: it may turn out either way. "unknown" is what
 #: was not recorded, as memory in most profiles.
 MemoryVerdict = Literal["fits", "close", "does not fit", "unknown"]
-
-MIB = 2**20
 
 #: Shares by which allocated and reserved peaks may be less or more. benchmarks/memory.py, 101 peaks
 #: of real GPUs: allocated within -0.66 % and +0.27 % of what was measured, reserved within -1.99 %

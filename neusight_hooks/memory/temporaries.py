@@ -100,11 +100,6 @@ def _loss_elements(signature: OpSignature) -> tuple[int, ...]:
     return (_dense_bytes(signature.tensor("self")),)
 
 
-def _shifted_exponents(signature: OpSignature) -> tuple[int, ...]:
-    """exp(x - max) of logsumexp (ReduceOps.cpp)."""
-    return (_dense_bytes(signature.tensor("self")),)
-
-
 def _logits_loss_terms(signature: OpSignature) -> tuple[int, ...]:
     """The log of the sigmoid, and the elements of the loss where they are reduced (Loss.cpp)."""
     elements = _dense_bytes(signature.tensor("self"))
@@ -125,6 +120,6 @@ _OWN: dict[str, Callable[[OpSignature], tuple[int, ...]]] = {
     "aten::_transformer_encoder_layer_fwd": encoder_temporaries,
     "aten::binary_cross_entropy_with_logits": _logits_loss_terms,
     "aten::embedding_dense_backward": _embedding_sums,
-    "aten::logsumexp": _shifted_exponents,
+    "aten::logsumexp": lambda call: (_dense_bytes(call.tensor("self")),),  # exp(x - max)
     **dict.fromkeys(_LOSSES, _loss_elements),
 }

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from neusight.memory.allocator import round_up
+from neusight.memory.allocator_settings import MIB
 from neusight.memory.temporaries import operand_copies, temporaries_of
 from neusight.ops import map_op
 from neusight.ops.math_mode import math_mode_on
@@ -20,8 +21,6 @@ from neusight.recording.recording import (
     TensorSpec,
     release_of,
 )
-
-MIB = 2**20
 
 # -- products: aten/src/ATen/cuda/CublasHandlePool.cpp of torch 2.13
 

@@ -5,19 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 
-from neusight.recording.recording import Batch, BatchSource, Recording, Step
-
-__all__ = [
-    "RATES_OPTION",
-    "SAMPLES_OPTION",
-    "TOKENS_OPTION",
-    "Batch",
-    "BatchSource",
-    "Rate",
-    "batch_of",
-    "rate_notes",
-    "stated_batch",
-]
+from neusight.recording.recording import Batch, Recording, Step
 
 #: Names in `Recording.options` of what the user says a step consumes.
 SAMPLES_OPTION, TOKENS_OPTION = "samples_per_step", "tokens_per_step"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -18,9 +18,8 @@ from neusight.recording.recording import (
     Recording,
     Synchronize,
 )
-from neusight.timeline.compiled_calls import frame_of
+from neusight.timeline.compiled_calls import compiled_call_ns, frame_of
 from neusight.timeline.host import HostProfile
-from neusight.timeline.launches import compiled_call_ns
 from neusight.timeline.spans import KernelSpan, StepSpan, Timeline
 from neusight.timeline.steady import kernels_of, steady_step_of
 
@@ -77,6 +76,11 @@ def compilation_of(
     step = steady_step_of(timeline)
     entries = () if step is None else step.replay.step.entries
     calls = list(_marks(entries))
+    kernels = () if step is None else kernels_of(step, timeline)
+    total_ns = sum(span.duration_ns for span in kernels)
+    fused = [span for span in kernels if is_fused(span)]
+    fused_ns = sum(span.duration_ns for span in fused)
+    share = round(fused_ns / total_ns, 6) if total_ns else 0.0
     if not recording.compiled and not calls:
         return None
     return Compilation(
@@ -84,8 +88,10 @@ def compilation_of(
         num_calls=sum(call.name != COMPILED_CODE[-1] for call in calls),
         breaks=tuple(_priced_breaks(recording.compiled, step, timeline, host)),
         recompiles=recompiles_of(recording.compiled),
-        fused=_fused_of(() if step is None else kernels_of(step, timeline)),
-        buffer_bytes=_buffers_at_peak(memory),
+        fused=Row("fused", len(fused), fused_ns / _NS_PER_US, share),
+        buffer_bytes=sum(
+            alloc.num_bytes for alloc in memory.alive_at_peak if alloc.op == _ALLOCATES
+        ),
     )
 
 
@@ -158,23 +164,9 @@ def _waits_at(line: str, step: StepSpan, timeline: Timeline) -> list[int]:
     ]
 
 
-# -- fusion and memory -----------------------------------------------------------------------------
-
-
 def is_fused(span: KernelSpan) -> bool:
     """Whether torch.compile wrote the kernel."""
     return span.call.signature.op.startswith("inductor::")
-
-
-def _fused_of(kernels: Collection[KernelSpan]) -> Row:
-    fused_ns = sum(span.duration_ns for span in kernels if is_fused(span))
-    total_ns = sum(span.duration_ns for span in kernels)
-    share = round(fused_ns / total_ns, 6) if total_ns else 0.0
-    return Row("fused", sum(map(is_fused, kernels)), fused_ns / _NS_PER_US, share)
-
-
-def _buffers_at_peak(memory: MemoryTimeline) -> int:
-    return sum(alloc.num_bytes for alloc in memory.alive_at_peak if alloc.op == _ALLOCATES)
 
 
 # -- in words --------------------------------------------------------------------------------------

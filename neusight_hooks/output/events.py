@@ -22,6 +22,7 @@ from neusight.timeline.spans import (
     Timeline,
     number_of_thread,
 )
+from neusight.timeline.steady import shown_steps_of
 
 _NS_PER_US = 1000.0
 _KINDS = ("op", "operator", "node", "annotation", "compiled")
@@ -72,7 +73,7 @@ def function_events(
 
     untyped: Any = profiler_util  # torch's own constructors have no annotations
     kinds = (*(_KINDS if shows_host else ()), *(_RUNTIME_KINDS if shows_device else ()))
-    steps: Sequence[StepSpan] = _steps_of(timeline)
+    steps: Sequence[StepSpan] = shown_steps_of(timeline)
     growth = Counter[int]() if memory is None else _growth(timeline, memory, steps)
     if operators:
         shown = with_operators(timeline, steps)
@@ -124,25 +125,22 @@ def _named_on(gpu: GPU, timeline: Timeline) -> Callable[[HostSpan], HostSpan]:
     return named
 
 
-def _thread_of(span: HostSpan) -> int:
-    if span.thread == MAIN:
-        return _MAIN_THREAD
-    return _AUTOGRAD_THREAD + number_of_thread(span.thread)
-
-
 def _host_fields(position: int, span: HostSpan) -> dict[str, Any]:
+    call = None if span.kind == "operator" else span.call
+    number = span.sequence_nr if call is None else call.sequence_nr
+    other_thread = _AUTOGRAD_THREAD + number_of_thread(span.thread)
     return {
         "id": position,
         "name": span.name,
         "trace_name": span.name,
-        "thread": _thread_of(span),
+        "thread": _MAIN_THREAD if span.thread == MAIN else other_thread,
         "start_us": span.start_ns / _NS_PER_US,
         "end_us": span.end_ns / _NS_PER_US,
         "fwd_thread": _MAIN_THREAD if span.thread == AUTOGRAD else None,
         "input_shapes": _shapes_of(span),
         "stack": list(span.call.stack) if span.call is not None else [],
         "use_device": "cuda",
-        "sequence_nr": _sequence_of(span),
+        "sequence_nr": -1 if number is None else number,
         "flops": 0,
         "is_user_annotation": span.kind == "annotation",
     }
@@ -175,11 +173,6 @@ def _device_fields(name: str, span: KernelSpan) -> dict[str, Any]:
         "use_device": "cuda",
         "stack": [],
     }
-
-
-def _steps_of(timeline: Timeline) -> list[StepSpan]:
-    steps = [step for step in timeline.steps if step.replay.step.kind != "setup"]
-    return steps or list(timeline.steps)
 
 
 def _growth(timeline: Timeline, memory: MemoryTimeline, steps: Sequence[StepSpan]) -> Counter[int]:
@@ -232,9 +225,3 @@ def _shape(value: Argument) -> list[Any]:
     if isinstance(value, tuple):
         return [list(item.shape) for item in value if isinstance(item, TensorSpec)]
     return []
-
-
-def _sequence_of(span: HostSpan) -> int:
-    call = None if span.kind == "operator" else span.call
-    number = span.sequence_nr if call is None else call.sequence_nr
-    return -1 if number is None else number

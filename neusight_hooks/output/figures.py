@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from neusight.output.batch import Batch, batch_of
+from neusight.output.batch import batch_of
 from neusight.output.replicas import Replicas, replicas_of
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import KernelClass
-from neusight.recording.recording import OpCall, Recording, Synchronize
+from neusight.recording.recording import Batch, OpCall, Recording, Synchronize
 from neusight.timeline.host import HostProfile
 from neusight.timeline.operators.tree import with_operators
 from neusight.timeline.spans import KernelSpan, StepSpan, Timeline

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from neusight.memory.placement import MemoryTimeline
 from neusight.memory.spread import MemoryVerdict
@@ -125,8 +124,3 @@ def rank_lines(rows: Sequence[RankRow], recording: Recording) -> list[str]:
         *([f"    and {more} more"] if more > 0 else []),
         *([f"    {others}"] if others else []),
     ]
-
-
-def ranks_json(rows: Sequence[RankRow]) -> list[dict[str, Any]]:
-    """All rows as plain values."""
-    return [asdict(row) for row in rows]

@@ -11,10 +11,9 @@ from neusight.inference.phases import Phases, phase_lines, phases_json
 from neusight.inference.pipeline import Pipeline, pipeline_json, pipeline_lines
 from neusight.memory.placement import MemoryTimeline
 from neusight.memory.spread import MemoryVerdict
-from neusight.output.batch import Batch
 from neusight.output.compiled import Compilation, compiled_json, compiled_lines
 from neusight.output.figures import Verdict
-from neusight.output.ranks import RankRow, rank_lines, ranks_json, ranks_run, run_as_text
+from neusight.output.ranks import RankRow, rank_lines, ranks_run, run_as_text
 from neusight.output.system import network_text
 from neusight.predictors.clusters.topology import Topology
 from neusight.predictors.formatting import bytes_text, counted, time_text
@@ -22,7 +21,7 @@ from neusight.predictors.gpu import GPU
 from neusight.predictors.measuring.calibration import Calibration
 from neusight.predictors.registry import clock_of
 from neusight.predictors.terminal_text import printable_lines
-from neusight.recording.recording import MEMORY_OPTION, RANK_OPTION, STEP_OPTION, Recording
+from neusight.recording.recording import MEMORY_OPTION, RANK_OPTION, STEP_OPTION, Batch, Recording
 
 #: Raised when a key of `to_json` changes its meaning or goes.
 SCHEMA_VERSION = 1
@@ -169,7 +168,8 @@ def _premises(found: SummaryData) -> Iterator[str]:
     if found.calibration is not None:
         yield f"  measured  {found.calibration.headline()}"
     if found.verdict.batch:
-        yield f"  batch     {_batch_text(found.verdict.batch)}"
+        batch = found.verdict.batch
+        yield f"  batch     {_counts(batch)} a step ({batch.known_by})"
         yield from _replica_text(found.verdict)
     elif found.verdict.kind != "setup":
         yield "  batch     not known; --samples N or --tokens N of a step gives the throughput"
@@ -257,42 +257,29 @@ def _memory_text(memory: MemoryTimeline, gpu: GPU) -> list[str]:
         source = memory.peak_event.source
         line = f", {source.stack[0]}" if source.stack else ""
         lines.append(f"            peak at {source.op} in {source.module or '(no module)'}{line}")
-        held = _category_text(memory)
-        lines += [f"            {held}"] if held else []
-    return lines + _growth_text(memory) + _out_of_memory_text(memory)
+        held = sorted(memory.by_category.items(), key=lambda item: -item[1])
+        shown = ", ".join(
+            f"{name.replace('_', ' ')} {bytes_text(num_bytes)}"
+            for name, num_bytes in held
+            if num_bytes >= _SHOWN_BYTES
+        )
+        lines += [f"            {shown}"] if shown else []
+    # Where one of equal steps did not fit, the line on running out names it.
+    left, failure = memory.steps_left, memory.out_of_memory
+    if left is not None and left <= _LEAKING_STEPS:
+        more = f": about {left:,} more fit" if memory.fits else ""
+        lines.append(f"            grows by {bytes_text(memory.growth)} with each step{more}")
+    if failure is not None:
+        lines.append(
+            f"            out of memory in step {failure.step} at {failure.op} in "
+            f"{failure.module or '(no module)'}: {bytes_text(failure.num_bytes)} more, with "
+            f"{bytes_text(failure.allocated)} allocated"
+        )
+    return lines
 
 
 #: Where each step leaves something allocated, it is worth a line if no more of them fit than this.
 _LEAKING_STEPS = 100_000
-
-
-def _growth_text(memory: MemoryTimeline) -> list[str]:
-    """What equal steps leave allocated; where one did not fit, the line on running out names it."""
-    left = memory.steps_left
-    if left is None or left > _LEAKING_STEPS:
-        return []
-    more = f": about {left:,} more fit" if memory.fits else ""
-    return [f"            grows by {bytes_text(memory.growth)} with each step{more}"]
-
-
-def _out_of_memory_text(memory: MemoryTimeline) -> list[str]:
-    failure = memory.out_of_memory
-    if failure is None:
-        return []
-    return [
-        f"            out of memory in step {failure.step} at {failure.op} in "
-        f"{failure.module or '(no module)'}: {bytes_text(failure.num_bytes)} more, with "
-        f"{bytes_text(failure.allocated)} allocated"
-    ]
-
-
-def _category_text(memory: MemoryTimeline) -> str:
-    held = sorted(memory.by_category.items(), key=lambda item: -item[1])
-    return ", ".join(
-        f"{name.replace('_', ' ')} {bytes_text(num_bytes)}"
-        for name, num_bytes in held
-        if num_bytes >= _SHOWN_BYTES
-    )
 
 
 #: How an origin is shown, where it is no word of its own.
@@ -335,10 +322,6 @@ def _host_text(found: SummaryData) -> list[str]:
     if found.host_assumes:
         lines.append(f"            it assumes {found.host_assumes}; --host states another")
     return lines
-
-
-def _batch_text(batch: Batch) -> str:
-    return f"{_counts(batch)} a step ({batch.known_by})"
 
 
 def _counts(batch: Batch) -> str:
@@ -401,7 +384,7 @@ def to_json(found: SummaryData) -> dict[str, Any]:
         **phases_json(found.phases),
         "pipeline": pipeline_json(found.pipeline),
         "all_ranks": _all_ranks_json(verdict),
-        "ranks": ranks_json(found.ranks),
+        "ranks": [asdict(row) for row in found.ranks],
         "ranks_run": ranks_run(found.recording),
         "trace": found.trace_path,
         "compiled": compiled_json(found.compiled),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from neusight.predictors.errors import OptionError
 from neusight.predictors.gpu import GPU
 from neusight.serving.load import mean_tokens
-from neusight.serving.scheduler import BOUNDS, ServedRequest, ServerRun
+from neusight.serving.scheduler import BOUNDS, ServedRequest, ServerRun, StepRecord
 
 _MILLION = 1e6
 _SECONDS_PER_HOUR = 3600.0
@@ -31,20 +33,12 @@ def percentiles(values: Sequence[tuple[float, int]]) -> Percentiles:
     Percentiles(mean=1.08, p50=1.0, p90=1.0, p99=5.0)
     """
     ordered = sorted(values)
-    total = sum(count for _, count in ordered)
-    if not total:
+    seen = list(accumulate(count for _, count in ordered))
+    if not seen:
         return Percentiles(0.0, 0.0, 0.0, 0.0)
-    mean = sum(value * count for value, count in ordered) / total
-    return Percentiles(mean, *(_at(ordered, total * share) for share in (0.5, 0.9, 0.99)))
-
-
-def _at(ordered: Sequence[tuple[float, int]], reached: float) -> float:
-    seen = 0
-    for value, count in ordered:
-        seen += count
-        if seen >= reached:
-            return value
-    return ordered[-1][0]
+    mean = sum(value * count for value, count in ordered) / seen[-1]
+    at = (bisect_left(seen, seen[-1] * share) for share in (0.5, 0.9, 0.99))
+    return Percentiles(mean, *(ordered[place][0] for place in at))
 
 
 @dataclass(frozen=True)
@@ -188,11 +182,9 @@ def serving_figures(
     by_bound = [0.0] * len(BOUNDS)
     for step in steps:
         by_bound[step.bound] += step.latency_s / busy
-    gaps = [gap for run in runs for gap in run.gaps_s]
     met = None if not slo else sum(slo.is_met(one) for one in served)
     tpots = [(one.tpot_s, 1) for one in served if one.tpot_s is not None]
     tpot = percentiles(tpots)
-    mean = _mean_of(steps, busy)
     millions = tokens_out / _MILLION or 1e-12
     gpu_s = sum(step.gpu_s for step in steps) / len(runs)
     busy_share = min(1.0, gpu_s / duration_s)
@@ -206,7 +198,7 @@ def serving_figures(
         duration_s=duration_s,
         ttft_s=percentiles([(one.ttft_s, 1) for one in served]),
         tpot_s=tpot,
-        itl_s=percentiles(gaps),
+        itl_s=percentiles([gap for run in runs for gap in run.gaps_s]),
         e2e_s=percentiles([(one.latency_s, 1) for one in served]),
         request_rate=len(served) / duration_s,
         offered_rate=offered,
@@ -216,11 +208,11 @@ def serving_figures(
         tokens_per_s_gpu=tokens_out / duration_s / num_gpus,
         slo_share=None if met is None else met / max(1, len(served)),
         goodput=None if met is None else met / duration_s,
-        running=mean[0],
+        running=_mean(steps, "running"),
         most_running=max((step.running for step in steps), default=0),
-        waiting=mean[1],
+        waiting=_mean(steps, "waiting"),
         most_waiting=max((step.waiting for step in steps), default=0),
-        kv_use=mean[2] / runs[0].num_blocks,
+        kv_use=_mean(steps, "used_blocks") / runs[0].num_blocks,
         most_kv_use=max((step.used_blocks for step in steps), default=0) / runs[0].num_blocks,
         preemptions=sum(one.preemptions for one in served),
         num_steps=len(steps),
@@ -235,13 +227,10 @@ def serving_figures(
     )
 
 
-def _mean_of(steps: Sequence[Any], busy: float) -> tuple[float, float, float]:
-    """Running and waiting requests and used blocks, over the time in which the server works."""
-    return (
-        sum(step.running * step.latency_s for step in steps) / busy,
-        sum(step.waiting * step.latency_s for step in steps) / busy,
-        sum(step.used_blocks * step.latency_s for step in steps) / busy,
-    )
+def _mean(steps: Sequence[StepRecord], name: str) -> float:
+    """That of steps, over the time in which the server works."""
+    busy = sum(step.latency_s for step in steps) or 1e-9
+    return float(sum(getattr(step, name) * step.latency_s for step in steps) / busy)
 
 
 def _saturation(runs: Sequence[ServerRun]) -> tuple[float, str]:
@@ -253,7 +242,10 @@ def _saturation(runs: Sequence[ServerRun]) -> tuple[float, str]:
         return 0.0, ""
     offered = (len(arrivals) - 1) / last
     done = sum(one.last_token_s <= last for one in served) / last
-    waiting = sum(_waiting_at(run, last) for run in runs)
+    waiting = sum(
+        next((step.waiting for step in run.steps if step.start_s + step.latency_s >= last), 0)
+        for run in runs
+    )
     if waiting < _LEAST_WAITING or done >= _KEEPS_UP * offered:
         return offered, ""
     rest = [one for one in served if one.first_token_s > last]
@@ -264,10 +256,3 @@ def _saturation(runs: Sequence[ServerRun]) -> tuple[float, str]:
         f"completed meanwhile, and {waiting:,} wait when the last arrives; with more requests "
         "the times would be longer still"
     )
-
-
-def _waiting_at(run: ServerRun, time_s: float) -> int:
-    for step in run.steps:
-        if step.start_s + step.latency_s >= time_s:
-            return step.waiting
-    return 0

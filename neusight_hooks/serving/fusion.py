@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from neusight.predictors.kernel import (
@@ -13,6 +13,7 @@ from neusight.predictors.kernel import (
     Kernel,
     KernelClass,
     RowsSize,
+    size_of,
 )
 from neusight.serving.launches import (
     EXPERTS,
@@ -32,18 +33,6 @@ _MOST_OF_NORM = 7
 _OF_EMBEDDINGS = ("add", "mul")
 #: Kernels that write the cache in place, or place tokens in it.
 _CACHE_WRITES = ("cat", "index_copy", "index_put", "copy")
-
-
-@dataclass(frozen=True)
-class Fused:
-    """What an engine launches."""
-
-    launches: tuple[LaunchedKernel, ...]
-
-    @property
-    def unmatched(self) -> tuple[str, ...]:
-        """Names of the kernels that no pattern knows, which stay as the model launches them."""
-        return tuple(item.kernel.name for item in self.launches if item.is_unmatched)
 
 
 def with_attention(
@@ -94,8 +83,7 @@ def _as_attention(
     launches: Sequence[LaunchedKernel], start: int, end: int, sequences: int
 ) -> LaunchedKernel:
     scores, values = launches[start].kernel, launches[end].kernel
-    size, out = scores.size, values.size
-    assert isinstance(size, GemmSize) and isinstance(out, GemmSize)
+    size, out = size_of(scores, GemmSize), size_of(values, GemmSize)
     heads = size.batch // sequences
     projections = (item.kernel for item in reversed(launches[:start]))
     # torch's math attention upcasts what the cache holds in the dtype of the projections
@@ -148,8 +136,7 @@ def _expansion_of(launches: Sequence[LaunchedKernel], at: int) -> int | None:
 
 def _latent(expansion: Kernel, attention: Kernel) -> tuple[Kernel, Kernel, Kernel]:
     """The products with queries and results, and the attention between them."""
-    product, size = expansion.size, attention.size
-    assert isinstance(product, GemmSize) and isinstance(size, AttentionSize)
+    product, size = size_of(expansion, GemmSize), size_of(attention, AttentionSize)
     rank, own = product.k, product.n // size.heads - size.head_dim_v
     tokens, dtype = size.batch * size.seq_q, expansion.dtype
     rotated = size.head_dim - own  # elements of a key that are not expanded
@@ -180,16 +167,14 @@ def joined_products(launches: Sequence[LaunchedKernel]) -> list[tuple[int, ...]]
 
 def _siblings(launches: Sequence[LaunchedKernel], first: int) -> Iterator[int]:
     start = launches[first]
-    size = start.kernel.size
-    assert isinstance(size, GemmSize)
+    size = size_of(start.kernel, GemmSize)
     if not start.module:
         return
     for at in range(first + 1, len(launches)):
         other = launches[at]
         kernel = other.kernel
         if is_plain_product(kernel):
-            like = kernel.size
-            assert isinstance(like, GemmSize)
+            like = size_of(kernel, GemmSize)
             if other.parent != start.parent or (like.m, like.k) != (size.m, size.k):
                 return
             yield at
@@ -219,7 +204,7 @@ def _reads_two(kernel: Kernel) -> bool:
 
 def engine_launches(
     launches: Sequence[LaunchedKernel], *, tokens: int, sequences: int = 1, merges: bool = True
-) -> Fused:
+) -> tuple[LaunchedKernel, ...]:
     """What vLLM's layers launch for the recorded ones: merged products, norms with the residual sum
     in them, rotary embedding, cache writes and activations as a kernel each. Without `merges`
     products stay as they are, as torch.compile leaves them.
@@ -252,7 +237,7 @@ def engine_launches(
                 after = _paged(after, between)
             found.append(after)
         before, start = after, at + 1
-    return Fused(tuple(found))
+    return tuple(found)
 
 
 def _merged(group: Sequence[LaunchedKernel]) -> LaunchedKernel:
@@ -260,14 +245,12 @@ def _merged(group: Sequence[LaunchedKernel]) -> LaunchedKernel:
     first = group[0].kernel
     if len(group) == 1:
         return group[0]
-    size = first.size
-    assert isinstance(size, GemmSize)
+    size = size_of(first, GemmSize)
     read_once = int(size.m * size.k * DTYPE_BYTES[first.dtype])
     kernels = [launch.kernel for launch in group]
-    columns = sum(kernel.size.n for kernel in kernels if isinstance(kernel.size, GemmSize))
     kernel = replace(
         first,
-        size=size._replace(n=columns),
+        size=size._replace(n=sum(size_of(kernel, GemmSize).n for kernel in kernels)),
         flops=sum(kernel.flops for kernel in kernels),
         bytes_read=sum(kernel.bytes_read for kernel in kernels) - (len(group) - 1) * read_once,
         bytes_written=sum(kernel.bytes_written for kernel in kernels),
@@ -291,7 +274,7 @@ def _span_launches(span: _Span) -> list[LaunchedKernel]:
     if before is None:
         return _opening(span.between)
     if after is not None and after.kernel_class is KernelClass.ATTENTION:
-        return _before_attention(span, span.after)
+        return _before_attention(span)
     if after is not None and after.name == EXPERTS and before.name != EXPERTS:
         return _routing(span, after)
     between = span.between
@@ -322,11 +305,11 @@ def _opening(between: list[LaunchedKernel]) -> list[LaunchedKernel]:
     return kept
 
 
-def _before_attention(span: _Span, attention: LaunchedKernel | None) -> list[LaunchedKernel]:
+def _before_attention(span: _Span) -> list[LaunchedKernel]:
     """Norms of queries and keys, the rotary embedding, and the write of keys and values."""
-    assert attention is not None and span.before is not None
-    size = attention.kernel.size
-    assert isinstance(size, AttentionSize)
+    attention = span.after
+    assert attention is not None
+    size = size_of(attention.kernel, AttentionSize)
     kv_heads = cached_heads(attention, span.between)
     item = DTYPE_BYTES[attention.kernel.dtype]
     kept: list[LaunchedKernel] = []
@@ -358,8 +341,7 @@ def _rows(name: str, read: int, written: int, like: LaunchedKernel, item: float)
 def cached_heads(attention: LaunchedKernel, before: Sequence[LaunchedKernel]) -> int:
     """Heads of keys in the cache: those that are joined with the cache, as some models repeat keys
     for each query head before attention; else those that attention reads."""
-    size = attention.kernel.size
-    assert isinstance(size, AttentionSize)
+    size = size_of(attention.kernel, AttentionSize)
     a_head = size.batch * size.seq_kv * size.head_dim
     for launch in reversed(before):  # after the rotary embedding, which joins halves as well
         numel = _numel(launch.kernel)
@@ -371,8 +353,7 @@ def cached_heads(attention: LaunchedKernel, before: Sequence[LaunchedKernel]) ->
 
 def _paged(attention: LaunchedKernel, between: Sequence[LaunchedKernel]) -> LaunchedKernel:
     """Attention over pages: keys are not repeated for the heads that share them."""
-    size = attention.kernel.size
-    assert isinstance(size, AttentionSize)
+    size = size_of(attention.kernel, AttentionSize)
     kernel = Kernel.attention(
         size.batch, size.heads, cached_heads(attention, between), size.seq_q, size.seq_kv,
         size.head_dim, causal=True, dtype=attention.kernel.dtype, head_dim_v=size.head_dim_v,
@@ -382,11 +363,10 @@ def _paged(attention: LaunchedKernel, between: Sequence[LaunchedKernel]) -> Laun
 
 def _routing(span: _Span, experts: Kernel) -> list[LaunchedKernel]:
     """From the router's scores to the experts: top-k of the softmax, and the experts' rows."""
-    size = experts.size
-    assert isinstance(size, GemmSize) and span.before is not None
-    rows = expert_rows(experts)
-    scores = 4 * span.tokens * size.batch
     like = span.before
+    assert like is not None
+    rows = expert_rows(experts)
+    scores = 4 * span.tokens * size_of(experts, GemmSize).batch
     topk = _rows("topk_softmax", scores, 8 * rows, like, DTYPE_BYTES[experts.dtype])
     align = _rows("align_experts", 8 * rows, 8 * rows, like, DTYPE_BYTES[experts.dtype])
     return [topk, align, align]
@@ -396,12 +376,10 @@ def _combining(span: _Span) -> tuple[list[LaunchedKernel], list[LaunchedKernel]]
     """What follows the experts, and the kernel that adds their results up for each token."""
     assert span.before is not None
     experts = span.before.kernel
-    size = experts.size
-    assert isinstance(size, GemmSize)
     rest = [item for item in span.between if item.module != span.before.module]
-    item = DTYPE_BYTES[experts.dtype]
-    read = int(expert_rows(experts) * size.n * item)
-    combined = _rows("add_experts", read, int(span.tokens * size.n * item), span.before, item)
+    item, width = DTYPE_BYTES[experts.dtype], size_of(experts, GemmSize).n
+    read = int(expert_rows(experts) * width * item)
+    combined = _rows("add_experts", read, int(span.tokens * width * item), span.before, item)
     return rest, [combined]
 
 
@@ -511,8 +489,7 @@ def _norm(piece: Sequence[LaunchedKernel], residual: LaunchedKernel | None) -> L
     moved = last.bytes_written
     name = last.name if len(piece) == 1 else "rms_norm"
     if len(piece) == 1:  # statistics for a backward are not written
-        size = last.size
-        assert isinstance(size, RowsSize)
+        size = size_of(last, RowsSize)
         moved = int(size.rows * size.width * DTYPE_BYTES[last.out_dtype])
     read = written = moved
     if residual is not None:

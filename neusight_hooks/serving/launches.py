@@ -20,6 +20,7 @@ from neusight.predictors.kernel import (
     KernelClass,
     RowsSize,
     Size,
+    size_of,
 )
 from neusight.recording.recording import Entry, OpCall
 
@@ -84,8 +85,7 @@ def is_plain_product(kernel: Kernel) -> bool:
 
 def expert_rows(kernel: Kernel) -> int:
     """Rows of all experts together; the size has as many for each, rounded up."""
-    size = kernel.size
-    assert isinstance(size, GemmSize)
+    size = size_of(kernel, GemmSize)
     return round(kernel.flops / (2 * size.n * size.k))
 
 
@@ -107,34 +107,26 @@ def with_scans(
     kernels never make. Layers are named by their modules."""
     kept: dict[int, LaunchedKernel] = {}
     last: dict[str, int] = {}
-    normed = {item.module for item in launches if _is_of_norm(item.kernel)}
+    normed = {
+        item.module
+        for item in launches
+        if item.kernel.kernel_class is KernelClass.NORMALIZATION or item.kernel.name == _ROOT
+    }
     for at, item in enumerate(launches):
         owner = item.module if item.module in layers else item.parent
-        is_other = owner not in layers
-        if is_other or (owner != item.module and _is_kept(item, normed)):
+        is_kept = is_plain_product(item.kernel) or item.module in normed
+        if owner not in layers or (owner != item.module and is_kept):
             kept[at] = item
         else:
             last[owner] = at
-    for module, at in last.items():
-        kept[at] = LaunchedKernel(_scan_of(launches[at].kernel, layers[module]), module)
+    for module, at in last.items():  # its kernels are priced by what a step holds
+        elements = layers[module].heads * layers[module].width
+        scan = Kernel.rows(
+            KernelClass.REDUCTION, SCAN, 1, elements,
+            dtype=launches[at].kernel.dtype, bytes_read=elements, bytes_written=elements,
+        )  # fmt: skip
+        kept[at] = LaunchedKernel(scan, module)
     return tuple(kept[at] for at in sorted(kept))
-
-
-def _is_kept(item: LaunchedKernel, normed: set[str]) -> bool:
-    return is_plain_product(item.kernel) or item.module in normed
-
-
-def _is_of_norm(kernel: Kernel) -> bool:
-    return kernel.kernel_class is KernelClass.NORMALIZATION or kernel.name == _ROOT
-
-
-def _scan_of(like: Kernel, layer: RecurrentLayer) -> Kernel:
-    """Stands for the kernels of the layer, which are priced by what a step holds."""
-    elements = layer.heads * layer.width
-    return Kernel.rows(
-        KernelClass.REDUCTION, SCAN, 1, elements,
-        dtype=like.dtype, bytes_read=elements, bytes_written=elements,
-    )  # fmt: skip
 
 
 #: Values of a kernel that follow the batch, beside its size.
@@ -168,7 +160,11 @@ class FittedKernel:
     def at(self, totals: BatchTotals) -> Kernel:
         """The kernel for a batch."""
         if self.repeats:
-            return _times(self._plain(_mean(totals)), max(1, round(totals.sequences)))
+            count = max(1.0, totals.sequences)
+            kernel = self._plain(BatchTotals(1, *(total / count for total in totals[1:])))
+            size, times = size_of(kernel, GemmSize), max(1, round(totals.sequences))
+            amounts = [getattr(kernel, name) * times for name in _AMOUNTS]
+            return _with_amounts(kernel, size._replace(batch=size.batch * times), amounts)
         kernel = self._plain(totals)
         return _shared(kernel, self.experts, totals.tokens) if self.experts else kernel
 
@@ -178,22 +174,8 @@ class FittedKernel:
             max(0, round(sum(a * b for a, b in zip(row, features, strict=True))))
             for row in self.coefficients
         ]
-        size = self.base.size
-        num = _num_sizes(size)
-        return _with_amounts(self.base, _resized(size, values[:num]), values[num:])
-
-
-def _mean(totals: BatchTotals) -> BatchTotals:
-    count = max(1.0, totals.sequences)
-    return BatchTotals(1, totals.tokens / count, totals.context / count, totals.pairs / count)
-
-
-def _times(kernel: Kernel, count: int) -> Kernel:
-    """The kernel repeated for several sequences."""
-    size = kernel.size
-    assert isinstance(size, GemmSize)
-    amounts = [getattr(kernel, name) * count for name in _AMOUNTS]
-    return _with_amounts(kernel, size._replace(batch=size.batch * count), amounts)
+        num = len(values) - len(_AMOUNTS)
+        return _with_amounts(self.base, _resized(self.base.size, values[:num]), values[num:])
 
 
 def _with_amounts(kernel: Kernel, size: Size, amounts: Sequence[int]) -> Kernel:
@@ -215,24 +197,17 @@ def _shared(kernel: Kernel, experts: int, tokens: float) -> Kernel:
     """An expert product that reads the weights only of experts that a token chose. Each of `tokens`
     chooses its experts at random: one of `experts` stays unused with (1 - chosen / experts) to the
     power of tokens."""
-    size = kernel.size
-    assert isinstance(size, GemmSize)
+    size = size_of(kernel, GemmSize)
     rows = size.batch * size.m
     chosen = min(1.0, rows / max(1.0, tokens) / experts)
     active = max(1, round(experts * (1.0 - (1.0 - chosen) ** tokens)))
-    item = max(1, kernel.bytes_written // max(1, rows * size.n))
+    item = kernel.bytes_written // max(1, rows * size.n)
     weight_bytes = max(0, kernel.bytes_read - rows * size.k * item)
     return replace(
         kernel,
         size=GemmSize(active, max(1, -(-rows // active)), size.n, size.k),
         bytes_read=int(rows * size.k * item + weight_bytes * active / experts),
     )
-
-
-def _num_sizes(size: Size) -> int:
-    if isinstance(size, (GemmSize, RowsSize)):
-        return len(size)
-    return 1 if isinstance(size, CollectiveSize) else 0
 
 
 def _sizes(kernel: Kernel) -> list[int]:
@@ -245,10 +220,8 @@ def _sizes(kernel: Kernel) -> list[int]:
 
 
 def _resized(size: Size, values: list[int]) -> Size:
-    if isinstance(size, GemmSize):
-        return GemmSize(*values)
-    if isinstance(size, RowsSize):
-        return RowsSize(*values)
+    if isinstance(size, (GemmSize, RowsSize)):
+        return type(size)(*values)
     return size._replace(num_bytes=values[0]) if isinstance(size, CollectiveSize) else size
 
 
@@ -279,18 +252,18 @@ def fitted_kernels(points: Sequence[RecordedPoint]) -> tuple[FittedKernel, ...]:
 def _for_sequences(point: RecordedPoint) -> dict[int, FittedKernel]:
     """Of points with as many sequences each: the product of the logits and what follows it, which
     has a row for each of them."""
-    products = [
-        at for at, item in enumerate(point.launches) if isinstance(item.kernel.size, GemmSize)
-    ]
-    last = products[-1] if products else len(point.launches)
+    last = len(point.launches)
+    for at, item in enumerate(point.launches):
+        last = at if isinstance(item.kernel.size, GemmSize) else last
     return {
-        at: _for_each_sequence(point.launches[at].kernel, point.sequences)
+        at: for_each_sequence(point.launches[at].kernel, point.sequences)
         for at in range(last, len(point.launches))
         if point.launches[at].kernel.kernel_class is not KernelClass.ATTENTION
     }
 
 
-def _for_each_sequence(kernel: Kernel, sequences: int) -> FittedKernel:
+def for_each_sequence(kernel: Kernel, sequences: int) -> FittedKernel:
+    """A kernel of so many sequences with as many rows, or as wide, for each of them."""
     values = [float(value) for value in _sizes(kernel)] + [
         float(getattr(kernel, name)) for name in _AMOUNTS
     ]
@@ -299,7 +272,7 @@ def _for_each_sequence(kernel: Kernel, sequences: int) -> FittedKernel:
     if isinstance(size, GemmSize):
         fixed[0], fixed[2], fixed[3] = 1.0, size.n, size.k
         activations = size.m * size.k * DTYPE_BYTES[kernel.dtype]
-        fixed[_num_sizes(size) + 1] = kernel.bytes_read - activations  # the weight
+        fixed[len(size) + 1] = kernel.bytes_read - activations  # the weight
     elif isinstance(size, RowsSize):
         constant = 0 if size.rows == 1 else 1
         fixed[constant] = values[constant]
@@ -383,8 +356,7 @@ def _fitted(
     rows = [_sizes(kernel) + [getattr(kernel, name) for name in _AMOUNTS] for kernel in kernels]
     first = kernels[0]
     if first.name == EXPERTS:
-        assert isinstance(first.size, GemmSize)
-        return FittedKernel(first, _solved(rows, system), experts=first.size.batch)
+        return FittedKernel(first, _solved(rows, system), experts=size_of(first, GemmSize).batch)
     if _repeats(kernels, points):
         single = [at for at, point in enumerate(points) if point.sequences == 1]
         alone = _solved([rows[at] for at in single], system[single])

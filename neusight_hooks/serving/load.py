@@ -46,19 +46,6 @@ class Lengths:
     first: float
     second: float = 0.0
 
-    @property
-    def mean(self) -> float:
-        """Mean tokens.
-
-        >>> Lengths("uniform", 100, 300).mean
-        200.0
-        """
-        if self.kind == "uniform":
-            return (self.first + self.second) / 2
-        if self.kind == "lognormal":
-            return self.first * math.exp(self.second**2 / 2)
-        return self.first
-
     def drawn(self, count: int, random: np.random.Generator, *, most: int) -> list[int]:
         """So many of them, none above `most`."""
         if self.kind == "fixed":
@@ -80,8 +67,8 @@ class Lengths:
 def parse_lengths(text: str, *, option: str) -> Lengths:
     """Tokens as "1024", "uniform:100-2000" or "lognormal:500,0.8"; OptionError for anything else.
 
-    >>> parse_lengths("uniform:100-300", option="--input").mean
-    200.0
+    >>> print(parse_lengths("uniform:100-300", option="--input"))
+    100 to 300
     """
     kind, colon, values = text.partition(":")
     try:
@@ -93,10 +80,11 @@ def parse_lengths(text: str, *, option: str) -> Lengths:
         elif kind == "lognormal":
             middle, _, sigma = values.partition(",")
             found = Lengths("lognormal", float(middle), float(sigma))
+            if not math.isfinite(found.first * math.exp(found.second**2 / 2)):  # the mean
+                raise ValueError
         else:
             raise ValueError
-        is_sane = found.first >= 1 and math.isfinite(found.mean) and found.second >= 0
-        if not is_sane or (kind == "uniform" and found.second < found.first):
+        if found.first < 1 or found.second < (found.first if kind == "uniform" else 0):
             raise ValueError
     except (ValueError, OverflowError):
         raise OptionError(
@@ -124,8 +112,7 @@ class Load:
     `arrivals`: "poisson"; "gamma" with a coefficient of variation of `burstiness` between
     arrivals; "uniform": at equal distances; "closed": `users` who each send the next request
     `think_s` after the answer to the last. A session has `turns`; each later turn repeats the text
-    of those before it, of which `hit_rate` is found in the prefix cache, and the first turn's input
-    by `shared_prefix` tokens that all requests begin with.
+    of those before it, of which `hit_rate` is found in the prefix cache.
     """
 
     classes: tuple[RequestClass, ...]
@@ -149,11 +136,10 @@ class Load:
         closed = self.arrivals == "closed"
         sessions = self.users if closed else -(-self.num_requests // self.turns)
         times = [0.0] * sessions if closed else self._times(sessions, random)
-        turns = [self.turns] * sessions
+        turns = [self.turns] * (sessions - 1) + [self.num_requests - self.turns * (sessions - 1)]
         if closed:
-            turns = _shares(self.num_requests, sessions)
-        else:
-            turns[-1] = self.num_requests - self.turns * (sessions - 1)
+            each, more = divmod(self.num_requests, sessions)
+            turns = [each + (at < more) for at in range(sessions)]
         shares = [one.share for one in self.classes]
         chosen = random.choice(len(shares), size=sessions, p=np.array(shares) / sum(shares))
         found: list[InferenceRequest] = []
@@ -221,11 +207,6 @@ def _require_short(one: RequestClass, most: int) -> None:
             f"{most:,} tokens that a request may have (--max-model-len, at most the model's "
             "positions and the KV cache): they can never be served"
         )
-
-
-def _shares(total: int, parts: int) -> list[int]:
-    """A whole number in parts that differ by one at most."""
-    return [total // parts + (at < total % parts) for at in range(parts)]
 
 
 #: Columns of a file of requests, and those that may be left out.

@@ -16,6 +16,7 @@ from neusight.predictors.kernel import (
     Kernel,
     KernelClass,
     RowsSize,
+    size_of,
 )
 from neusight.serving.fusion import joined_products
 from neusight.serving.launches import EXPERTS, SCAN, LaunchedKernel
@@ -33,7 +34,8 @@ def stages_of(
     """The kernels of each stage of a pipeline: as many layers each as can be, the later stages one
     more, but not the last, which has the logits (vllm/distributed/utils.py, `get_pp_indices`);
     each but the first receives the hidden state. OptionError where there are fewer layers."""
-    layers = [_layer_of(launch) for launch in launches]
+    matches = [_NUMBER.search(launch.module) for launch in launches]
+    layers = [None if match is None else int(match[1]) for match in matches]
     num_layers = 1 + max((layer for layer in layers if layer is not None), default=-1)
     if num_layers < stages:
         raise OptionError(
@@ -58,11 +60,6 @@ def stages_of(
         num_bytes = int(_SENT_TENSORS * tokens * hidden * DTYPE_BYTES[like.kernel.out_dtype])
         part.insert(0, _collective("send_recv", num_bytes, like, 2))
     return [tuple(part) for part in found]
-
-
-def _layer_of(launch: LaunchedKernel) -> int | None:
-    match = _NUMBER.search(launch.module)
-    return None if match is None else int(match[1])
 
 
 def _first_layers(num_layers: int, stages: int) -> list[int]:
@@ -104,24 +101,25 @@ def tensor_parallel(
         elif kernel.name == SCAN:
             found.append(launch)
             is_cut = True
-        elif kernel.kernel_class is KernelClass.GEMM and isinstance(kernel.size, GemmSize):
-            if first_of.get(at, at) == last_product:
+        elif isinstance(kernel.size, GemmSize):
+            group, is_experts = first_of.get(at, at), kernel.name == EXPERTS
+            if group == last_product:
                 found.append(launch._replace(kernel=_by_columns(kernel, ranks)))
                 found.append(_collective("all_gather", kernel.bytes_written, launch, ranks))
             elif kernel.size.n == 1 or is_router(launches, at) or _is_low_rank(launches, at):
                 found.append(launch)
-            elif kernel.size.batch > 1 and kernel.name != EXPERTS:  # a problem for each head
+            elif kernel.size.batch > 1 and not is_experts:  # a problem for each head
                 found.append(launch._replace(kernel=_share(kernel, ranks)))
-            elif is_cut and first_of.get(at, at) != column:
-                cut = _share if expert_parallel and kernel.name == EXPERTS else _by_rows
+            elif is_cut and group != column:
+                cut = _share if expert_parallel and is_experts else _by_rows
                 found.append(launch._replace(kernel=cut(kernel, ranks)))
                 is_cut = False
-                if kernel.name != EXPERTS:
+                if not is_experts:
                     found.append(_collective("all_reduce", kernel.bytes_written, launch, ranks))
             else:
-                cut = _share if expert_parallel and kernel.name == EXPERTS else _by_columns
+                cut = _share if expert_parallel and is_experts else _by_columns
                 found.append(launch._replace(kernel=cut(kernel, ranks)))
-                is_cut, column = True, first_of.get(at, at)
+                is_cut, column = True, group
         else:
             found.append(launch._replace(kernel=_share(kernel, ranks)) if is_cut else launch)
             if kernel.name in ("embedding", "add_experts"):
@@ -131,9 +129,7 @@ def tensor_parallel(
 
 def _require_experts(launches: Sequence[LaunchedKernel], ranks: int) -> None:
     counts = {
-        item.kernel.size.batch
-        for item in launches
-        if item.kernel.name == EXPERTS and isinstance(item.kernel.size, GemmSize)
+        size_of(item.kernel, GemmSize).batch for item in launches if item.kernel.name == EXPERTS
     }
     if not counts:
         raise OptionError("--enable-expert-parallel: the model has no experts that are recognized")
@@ -161,13 +157,11 @@ def is_router(launches: Sequence[LaunchedKernel], at: int) -> bool:
 def _is_low_rank(launches: Sequence[LaunchedKernel], at: int) -> bool:
     """Whether the product only makes a few values, which a norm and then another product read: each
     rank computes all of them."""
-    size = launches[at].kernel.size
-    assert isinstance(size, GemmSize)
+    size = size_of(launches[at].kernel, GemmSize)
     following = launches[at + 1 : at + 1 + _LOOKAHEAD]
     if not following or following[0].kernel.name != "rms_norm":
         return False
-    normed = following[0].kernel.size
-    assert isinstance(normed, RowsSize)
+    normed = size_of(following[0].kernel, RowsSize)
     is_normed = size.m * size.n / 2 <= normed.rows * normed.width <= size.m * size.n
     products = [item.kernel.kernel_class for item in following[1:]
                 if not item.kernel.name.startswith("add_")]  # fmt: skip
@@ -180,8 +174,7 @@ def _collective(name: str, num_bytes: int, like: LaunchedKernel, ranks: int) -> 
 
 
 def _by_columns(kernel: Kernel, ranks: int) -> Kernel:
-    size = kernel.size
-    assert isinstance(size, GemmSize)
+    size = size_of(kernel, GemmSize)
     rows = int(size.batch * size.m * size.k * DTYPE_BYTES[kernel.dtype])
     weight = kernel.bytes_read - rows
     return replace(
@@ -194,8 +187,7 @@ def _by_columns(kernel: Kernel, ranks: int) -> Kernel:
 
 
 def _by_rows(kernel: Kernel, ranks: int) -> Kernel:
-    size = kernel.size
-    assert isinstance(size, GemmSize)
+    size = size_of(kernel, GemmSize)
     return replace(
         kernel,
         size=size._replace(k=-(-size.k // ranks)),
@@ -205,8 +197,7 @@ def _by_rows(kernel: Kernel, ranks: int) -> Kernel:
 
 
 def _fewer_heads(kernel: Kernel, ranks: int) -> Kernel:
-    size = kernel.size
-    assert isinstance(size, AttentionSize)
+    size = size_of(kernel, AttentionSize)
     if size.heads % ranks or (size.kv_heads % ranks and ranks % size.kv_heads):
         raise OptionError(
             f"--tp {ranks} does not share {size.heads} heads and {size.kv_heads} heads of keys "

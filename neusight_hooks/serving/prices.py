@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from neusight.inference.states import RecurrentLayer
 from neusight.predictors.gpu import GPU
@@ -18,7 +18,6 @@ from neusight.predictors.kernel import (
     GemmSize,
     Kernel,
     KernelClass,
-    RowsSize,
 )
 from neusight.predictors.physics.communication.collective import direct_us
 from neusight.predictors.predictor import Predictor
@@ -32,6 +31,7 @@ from neusight.serving.launches import (
     RecordedPoint,
     aligned,
     fitted_kernels,
+    for_each_sequence,
 )
 from neusight.serving.parallel import stages_of, tensor_parallel
 from neusight.serving.quantization import Adapters, adapted, quantized
@@ -116,6 +116,10 @@ class AttentionLayer(NamedTuple):
             return self.head_dim
         return self.kv_heads * (self.head_dim + self.head_dim_v)
 
+    def cached_bytes(self, kv_dtype: str) -> int:
+        """Bytes of a token in the cache, which is of that type ("": of the layer's own)."""
+        return int(self.cached_elements * DTYPE_BYTES[kv_dtype or self.dtype])
+
 
 @dataclass(frozen=True)
 class StepProgram:
@@ -143,19 +147,17 @@ class StepProgram:
         names = (kernel.base.name for kernel, _ in self.kernels if kernel.is_unmatched)
         return tuple(dict.fromkeys(names))
 
-    def cached_bytes(self, layer: AttentionLayer) -> int:
-        """Bytes of a token in the cache of that layer."""
-        return int(layer.cached_elements * DTYPE_BYTES[self.kv_dtype or layer.dtype])
-
     @property
     def window(self) -> int:
         """How far the layers look that do not look at everything, the farthest (0: none)."""
-        return max(layer.window for layer, _ in self.attentions) if self.attentions else 0
+        return max((layer.window for layer, _ in self.attentions), default=0)
 
     @property
     def window_share(self) -> float:
         """Of the bytes of a token in the cache, what those layers hold."""
-        held = sum(n * self.cached_bytes(layer) for layer, n in self.attentions if layer.window)
+        held = sum(
+            n * layer.cached_bytes(self.kv_dtype) for layer, n in self.attentions if layer.window
+        )
         return held / self.kv_bytes_per_token if held else 0.0
 
     @property
@@ -168,11 +170,6 @@ class StepProgram:
         """Kernels of a step."""
         scans = sum(count * len(layer.of_sequences(1)) for layer, count in self.recurrences)
         return sum(n for _, n in self.kernels) + sum(n for _, n in self.attentions) + scans
-
-
-def step_program(points: Sequence[RecordedPoint], **options: Any) -> StepProgram:
-    """The steps of a model on GPUs that all have every layer: `pipeline_programs` of one stage."""
-    return pipeline_programs(points, **options)[0]
 
 
 def pipeline_programs(
@@ -200,15 +197,17 @@ def pipeline_programs(
     before = after = adapter_bytes = 0
     for point in aligned(points):
         tokens = point.sequences * point.tokens
-        launches = with_attention(point.launches, sequences=point.sequences)
-        cached = _cached_heads(launches) if engine.name == "eager" else []
-        if engine.name != "eager":
+        cached: list[int] = []
+        if engine.name == "eager":
+            launches = with_attention(point.launches, sequences=point.sequences)
+            cached = _cached_heads(launches)
+        else:
             launches = engine_launches(
                 point.launches,
                 tokens=tokens,
                 sequences=point.sequences,
                 merges=engine.name == "vllm",
-            ).launches
+            )
         before = _weight_bytes(launches)
         if quantization:
             launches = quantized(launches, quantization)
@@ -232,13 +231,17 @@ def pipeline_programs(
         if at == 0:
             own += others
             if stages > 1:
-                own += max(0, _logits_bytes(parts[-1][0].launches) - others)  # if they are tied
+                ends = parts[-1][0].launches
+                logits = next(
+                    item for item in reversed(ends) if isinstance(item.kernel.size, GemmSize)
+                )
+                own += max(0, _weight_bytes([logits]) - others)  # if they are tied
         scans = [shared[item.module] for item in part[0].launches if item.kernel.name == SCAN]
         program = _of_stage(
-            part, layers[:num_layers], scans, kv_dtype, engine=engine, is_last=at == stages - 1
+            part, layers[:num_layers], scans, kv_dtype, own, engine=engine, is_last=at == stages - 1
         )
         layers = layers[num_layers:]
-        found.append(replace(program, weight_bytes=own, host_us=host_us / stages, ranks=ranks))
+        found.append(replace(program, host_us=host_us / stages, ranks=ranks))
     return tuple(found)
 
 
@@ -247,6 +250,7 @@ def _of_stage(
     layers: Sequence[AttentionLayer],
     scans: Sequence[RecurrentLayer],
     kv_dtype: str,
+    weight_bytes: int,
     *,
     engine: Engine,
     is_last: bool,
@@ -254,26 +258,20 @@ def _of_stage(
     """What the stage's kernels say; the last one has the logits."""
     launches = points[0].launches
     fitted = list(fitted_kernels(points))
-    if is_last and engine.name == "vllm":
-        fitted += _sampler(launches)
     products = [item.kernel.size for item in launches if isinstance(item.kernel.size, GemmSize)]
-    item = {layer: DTYPE_BYTES[kv_dtype or layer.dtype] for layer in layers}
+    words = products.pop().n if products and is_last else 0
+    if words and engine.name == "vllm":
+        fitted += _sampler(words)
     return StepProgram(
         kernels=tuple(Counter(fitted).items()),
         attentions=tuple(Counter(layers).items()),
         recurrences=tuple(Counter(scans).items()),
-        kv_bytes_per_token=sum(int(layer.cached_elements * item[layer]) for layer in layers),
-        weight_bytes=0,
-        vocabulary=products[-1].n if products and is_last else 0,
-        widest=max((size.n + size.k for size in products[: -1 if is_last else None]), default=0),
+        kv_bytes_per_token=sum(layer.cached_bytes(kv_dtype) for layer in layers),
+        weight_bytes=weight_bytes,
+        vocabulary=words,
+        widest=max((size.n + size.k for size in products), default=0),
         kv_dtype=kv_dtype,
     )
-
-
-def _logits_bytes(launches: Sequence[LaunchedKernel]) -> int:
-    """Bytes of the weights of the logits."""
-    last = next(item for item in reversed(launches) if isinstance(item.kernel.size, GemmSize))
-    return _weight_bytes([last])
 
 
 def _cached_heads(launches: Sequence[LaunchedKernel]) -> list[int]:
@@ -323,52 +321,27 @@ def _weight_bytes(launches: Sequence[LaunchedKernel]) -> int:
     return total
 
 
-def _sampler(launches: Sequence[LaunchedKernel]) -> list[FittedKernel]:
+def _sampler(words: int) -> list[FittedKernel]:
     """The logits as float32, the choice of a token, and small kernels around them."""
-    logits = next(
-        (item.kernel.size for item in reversed(launches) if isinstance(item.kernel.size, GemmSize)),
-        None,
-    )
-    if logits is None:
-        return []
-    words = logits.n
     cast = Kernel.elementwise("copy", words, dtype="bfloat16", out_dtype="float32")
-    choice = Kernel.rows(
-        KernelClass.REDUCTION, "argmax", 1, words, dtype="float32",
-        bytes_read=4 * words, bytes_written=8,
+    choices = Kernel.rows(  # of two sequences: a row for each
+        KernelClass.REDUCTION, "argmax", 2, words, dtype="float32",
+        bytes_read=8 * words, bytes_written=16,
     )  # fmt: skip
-    small = Kernel.elementwise("sampling", 1, dtype="float32")
+    small = for_each_sequence(Kernel.elementwise("sampling", 1, dtype="float32"), 1)
     return [
-        _for_each_sequence(cast),
-        _for_each_sequence(choice),
-        *[_for_each_sequence(small)] * _SAMPLER_SMALL_KERNELS,
+        for_each_sequence(cast, 1),
+        for_each_sequence(choices, 2),
+        *[small] * _SAMPLER_SMALL_KERNELS,
     ]
 
 
-def _for_each_sequence(kernel: Kernel) -> FittedKernel:
-    """The kernel with as many rows as sequences."""
-    assert isinstance(kernel.size, RowsSize)
-    values = [
-        *kernel.size, kernel.flops, kernel.bytes_read, kernel.bytes_written, 0, 0,
-    ]  # fmt: skip
-    rows: list[tuple[float, ...]] = [(0.0, float(value), 0.0, 0.0, 0.0) for value in values]
-    many_rows = kernel.kernel_class is KernelClass.REDUCTION
-    fixed = 1 if many_rows else 0  # of one row grows the width, of many rows their number
-    rows[fixed] = (float(values[fixed]), 0.0, 0.0, 0.0, 0.0)
-    return FittedKernel(kernel, tuple(rows))
+#: Microseconds by bound, in the order of `BOUNDS`.
+_Times = tuple[float, ...]
 
 
-class _Part(NamedTuple):
-    """Microseconds by bound."""
-
-    us: tuple[float, float, float, float, float]
-
-    def __add__(self, other: object) -> _Part:
-        assert isinstance(other, _Part)
-        return _Part(tuple(a + b for a, b in zip(self.us, other.us, strict=True)))  # type: ignore[arg-type]
-
-
-_NOTHING = _Part((0.0, 0.0, 0.0, 0.0, 0.0))
+def _sum(one: _Times, other: _Times) -> _Times:
+    return tuple(a + b for a, b in zip(one, other, strict=True))
 
 
 class StepPrices:
@@ -394,9 +367,9 @@ class StepPrices:
         self._by_tokens = [item for item in program.kernels if _key(item[0]) == "tokens"]
         self._by_sequences = [item for item in program.kernels if _key(item[0]) == "sequences"]
         self._by_context = [item for item in program.kernels if _key(item[0]) == "context"]
-        self._token_parts: dict[int, _Part] = {}
-        self._sequence_parts: dict[int, _Part] = {}
-        self._context_parts: dict[BatchTotals, _Part] = {}
+        self._token_times: dict[int, _Times] = {}
+        self._sequence_times: dict[int, _Times] = {}
+        self._context_times: dict[BatchTotals, _Times] = {}
         self._attention: dict[tuple[object, ...], float] = {}
         self._scans: dict[tuple[RecurrentLayer, int, bool], float] = {}
         self._gaps_us = program.num_launches * host.kernel_gap_us
@@ -404,9 +377,9 @@ class StepPrices:
 
     def __call__(self, batch: StepBatch) -> StepCost:
         """Microseconds of the step and what bounds it."""
-        part = self._kernels(batch)
-        kv_us = self._attention_us(batch) + self._scans_us(batch)
-        us = (part.us[0], part.us[1], kv_us, part.us[3], part.us[4] + self._gaps_us)
+        us = [*self._kernels(batch)]
+        us[_KV] = self._attention_us(batch) + self._scans_us(batch)
+        us[_HOST] += self._gaps_us
         gpu_us = sum(us)
         latency_us = self._with_host(batch, gpu_us)
         waited_us = latency_us - gpu_us
@@ -417,7 +390,7 @@ class StepPrices:
         """What the kernels that no pattern knew take of the GPU's time in the step."""
         kernels = [item for item in self.program.kernels if item[0].is_unmatched]
         totals = BatchTotals(batch.sampled, batch.tokens, batch.context, batch.context)
-        return sum(self._priced(kernels, totals).us) / self(batch).gpu_us
+        return sum(self._priced(kernels, totals)) / self(batch).gpu_us
 
     # -- the host ----------------------------------------------------------------------------------
 
@@ -452,34 +425,31 @@ class StepPrices:
 
     # -- kernels -----------------------------------------------------------------------------------
 
-    def _kernels(self, batch: StepBatch) -> _Part:
+    def _kernels(self, batch: StepBatch) -> _Times:
         tokens = self._padded(max(1, batch.tokens))
-        part = self._token_parts.get(tokens)
-        if part is None:
-            part = self._priced(self._by_tokens, BatchTotals(1, tokens))
-            self._token_parts[tokens] = part
+        if tokens not in self._token_times:
+            self._token_times[tokens] = self._priced(self._by_tokens, BatchTotals(1, tokens))
+        times = self._token_times[tokens]
         sampled = batch.sampled + batch.decodes * (batch.queries - 1)
         if sampled:
-            logits = self._sequence_parts.get(sampled)
-            if logits is None:
-                logits = self._priced(self._by_sequences, BatchTotals(sampled, sampled))
-                self._sequence_parts[sampled] = logits
-            part = part + logits
-        return part + self._context_part(batch) if self._by_context else part
+            if sampled not in self._sequence_times:
+                totals = BatchTotals(sampled, sampled)
+                self._sequence_times[sampled] = self._priced(self._by_sequences, totals)
+            times = _sum(times, self._sequence_times[sampled])
+        return _sum(times, self._of_context(batch)) if self._by_context else times
 
-    def _context_part(self, batch: StepBatch) -> _Part:
+    def _of_context(self, batch: StepBatch) -> _Times:
         """Kernels over all that is cached: masks, copies of the cache."""
         context = batch.context + sum(chunk.context for chunk in batch.chunks)
         pairs = batch.context * batch.queries
         pairs += sum(chunk.context * chunk.tokens for chunk in batch.chunks)
         sequences = batch.decodes + len(batch.chunks)
         totals = BatchTotals(sequences, batch.tokens, _rounded(context), _rounded(pairs))
-        part = self._context_parts.get(totals)
-        if part is None:
-            part = self._context_parts[totals] = self._priced(self._by_context, totals)
-        return part
+        if totals not in self._context_times:
+            self._context_times[totals] = self._priced(self._by_context, totals)
+        return self._context_times[totals]
 
-    def _priced(self, kernels: Sequence[tuple[FittedKernel, int]], totals: BatchTotals) -> _Part:
+    def _priced(self, kernels: Sequence[tuple[FittedKernel, int]], totals: BatchTotals) -> _Times:
         launched = [(kernel.at(totals), count) for kernel, count in kernels]
         us = [0.0] * len(BOUNDS)
         for (kernel, count), estimate in zip(
@@ -490,7 +460,7 @@ class StepPrices:
             if self.engine.name == "vllm" and isinstance(kernel.size, CollectiveSize):
                 time_us = min(time_us, self._custom_us(kernel))
             us[_PARTS.get(estimate.bound, _MEMORY)] += count * time_us
-        return _Part(tuple(us))  # type: ignore[arg-type]  # one for each bound
+        return tuple(us)
 
     def _custom_us(self, kernel: Kernel) -> float:
         """vLLM's own all-reduce; infinite where it does not run."""
@@ -536,12 +506,11 @@ class StepPrices:
             return 0.0
         count = self._padded(count)
         key = (layer, count, of_tokens)
-        found = self._scans.get(key)
-        if found is None:
+        if key not in self._scans:
             kernels = layer.of_tokens(count) if of_tokens else layer.of_sequences(count)
             estimates = self.predictor.predict(list(kernels), self.gpu)
-            found = self._scans[key] = sum(estimate.latency_us for estimate in estimates)
-        return found
+            self._scans[key] = sum(estimate.latency_us for estimate in estimates)
+        return self._scans[key]
 
     # -- attention over the cache ------------------------------------------------------------------
 
@@ -572,24 +541,17 @@ class StepPrices:
     def _priced_attention(
         self, layer: AttentionLayer, sequences: int, queries: int, context: int
     ) -> float:
+        """The price of a node, found with those behind it: a batch costs little more than one."""
         key = (layer, sequences, queries, context)
-        found = self._attention.get(key)
-        if found is None:
-            self._price_row(layer, sequences, queries, context)
-            found = self._attention[key]
-        return found
-
-    def _price_row(self, layer: AttentionLayer, sequences: int, queries: int, context: int) -> None:
-        """Prices that node and those around it, as a batch costs little more than one."""
-        wanted = [context]
-        for at in range(1, 2 * _NODES):
-            wanted.append(_node(math.ceil(math.log2(context) * _NODES) + at))
-        wanted = [kv for kv in dict.fromkeys(wanted) if kv >= queries]
-        kernels = [self._attention_kernel(layer, sequences, queries, kv) for kv in wanted]
-        estimates = self.predictor.predict(kernels, self.gpu)
-        for kv, estimate in zip(wanted, estimates, strict=True):
-            key = (layer, sequences, queries, kv)
-            self._attention.setdefault(key, estimate.latency_us)
+        if key not in self._attention:
+            place = math.ceil(math.log2(context) * _NODES)
+            wanted = [context, *(_node(place + at) for at in range(1, 2 * _NODES))]
+            wanted = [kv for kv in dict.fromkeys(wanted) if kv >= queries]
+            kernels = [self._attention_kernel(layer, sequences, queries, kv) for kv in wanted]
+            estimates = self.predictor.predict(kernels, self.gpu)
+            for kv, estimate in zip(wanted, estimates, strict=True):
+                self._attention.setdefault((layer, sequences, queries, kv), estimate.latency_us)
+        return self._attention[key]
 
     def _attention_kernel(
         self, layer: AttentionLayer, sequences: int, queries: int, context: int
@@ -608,7 +570,7 @@ class StepPrices:
         tokens = sequences * context
         plain = tokens * layer.kv_heads * (layer.head_dim + layer.head_dim_v)
         plain_bytes = plain * DTYPE_BYTES[layer.dtype]
-        kept = tokens * self.program.cached_bytes(layer)
+        kept = tokens * layer.cached_bytes(self.program.kv_dtype)
         return replace(kernel, bytes_read=kernel.bytes_read - int(plain_bytes - kept))
 
 

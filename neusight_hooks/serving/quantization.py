@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from neusight.predictors.errors import OptionError
 from neusight.predictors.gpu import GPU
-from neusight.predictors.kernel import DTYPE_BYTES, GemmSize, Kernel, KernelClass
+from neusight.predictors.kernel import DTYPE_BYTES, GemmSize, Kernel, KernelClass, size_of
 from neusight.serving.fusion import joined_products
 from neusight.serving.launches import EXPERTS, LaunchedKernel
 from neusight.serving.parallel import is_router
@@ -29,12 +29,10 @@ _ROW_SCALE_BYTES = 4
 
 def require_quantization(name: str, gpu: GPU) -> None:
     """OptionError where the GPU does not multiply such numbers."""
-    units = {"fp8": "fp8", "int8": "int8"}
-    unit = units.get(name)
-    if unit is not None and unit not in gpu.peak_tflops:
-        other = "int8 or int4" if unit == "fp8" and "int8" in gpu.peak_tflops else "int4"
+    if name in ("fp8", "int8") and name not in gpu.peak_tflops:
+        other = "int8 or int4" if name == "fp8" and "int8" in gpu.peak_tflops else "int4"
         raise OptionError(
-            f"{gpu.name} does not multiply {unit} numbers. Choose --quantization {other}, or a GPU "
+            f"{gpu.name} does not multiply {name} numbers. Choose --quantization {other}, or a GPU "
             "of Ada, Hopper or later."
         )
 
@@ -79,10 +77,10 @@ def _of_compressed_tensors(config: dict[str, object]) -> str:
 def quantized(launches: Sequence[LaunchedKernel], name: str) -> tuple[LaunchedKernel, ...]:
     """The kernels with the products of the layers quantized; the logits' product and a router's
     stay as they are."""
-    products = [group[0] for group in joined_products(launches)]
-    logits = products[-1] if products else -1
+    groups = joined_products(launches)
+    logits = groups[-1][0] if groups else -1
+    joined = {at: group[0] for group in groups for at in group}
     found: list[LaunchedKernel] = []
-    joined = {at: group[0] for group in joined_products(launches) for at in group}
     for at, launch in enumerate(launches):
         kernel = launch.kernel
         if joined.get(at, at) == logits or not _is_of_layer(launches, at):
@@ -106,22 +104,19 @@ def _is_of_layer(launches: Sequence[LaunchedKernel], at: int) -> bool:
 
 
 def _activation_bytes(kernel: Kernel) -> int:
-    size = kernel.size
-    assert isinstance(size, GemmSize)
+    size = size_of(kernel, GemmSize)
     return int(size.batch * size.m * size.k * DTYPE_BYTES[kernel.dtype])
 
 
 def _int4(kernel: Kernel) -> Kernel:
-    size = kernel.size
-    assert isinstance(size, GemmSize)
+    size = size_of(kernel, GemmSize)
     weights = size.batch * size.n * size.k
     num_bytes = int(weights * _INT4_BYTES + weights // _GROUP * _SCALE_BYTES)
     return replace(kernel, bytes_read=_activation_bytes(kernel) + num_bytes, variant="packed_tiles")
 
 
 def _eight_bits(kernel: Kernel, name: str) -> Kernel:
-    size = kernel.size
-    assert isinstance(size, GemmSize)
+    size = size_of(kernel, GemmSize)
     scales = size.batch * (size.m + size.n) * _ROW_SCALE_BYTES
     read = size.batch * (size.m * size.k + size.n * size.k) + scales
     return replace(kernel, dtype=QUANTIZATIONS[name], compute=name, bytes_read=read)
@@ -129,13 +124,11 @@ def _eight_bits(kernel: Kernel, name: str) -> Kernel:
 
 def _quantize(kernel: Kernel, name: str) -> Kernel:
     """The kernel that quantizes the activations of a product, a scale for each row."""
-    size = kernel.size
-    assert isinstance(size, GemmSize)
-    elements = size.batch * size.m * size.k
+    size = size_of(kernel, GemmSize)
     return Kernel.rows(
         KernelClass.REDUCTION, "quantize", size.batch * size.m, size.k,
         dtype=kernel.dtype, out_dtype=QUANTIZATIONS[name],
-        bytes_read=_activation_bytes(kernel), bytes_written=elements,
+        bytes_read=_activation_bytes(kernel), bytes_written=size.batch * size.m * size.k,
     )  # fmt: skip
 
 
@@ -150,23 +143,20 @@ class Adapters:
 def adapted(launches: Sequence[LaunchedKernel], adapters: Adapters) -> tuple[LaunchedKernel, ...]:
     """The kernels with two products more after each of a layer: down to the adapters' rank and up
     again, of all adapters at once (as vLLM's, arXiv 2310.18547). Experts have none."""
-    products = [group[0] for group in joined_products(launches)]
-    logits = products[-1] if products else -1
+    groups = joined_products(launches)
+    logits = groups[-1][0] if groups else -1
     found: list[LaunchedKernel] = []
     for at, launch in enumerate(launches):
         found.append(launch)
-        kernel, size = launch.kernel, launch.kernel.size
-        if not isinstance(size, GemmSize) or at == logits or kernel.name == EXPERTS:
-            continue
-        if _is_of_layer(launches, at):
+        if at != logits and launch.kernel.name != EXPERTS and _is_of_layer(launches, at):
             found += [
-                LaunchedKernel(item, launch.module) for item in _low_rank(kernel, size, adapters)
+                LaunchedKernel(item, launch.module) for item in _low_rank(launch.kernel, adapters)
             ]
     return tuple(found)
 
 
-def _low_rank(kernel: Kernel, size: GemmSize, adapters: Adapters) -> tuple[Kernel, Kernel]:
-    dtype = kernel.out_dtype
+def _low_rank(kernel: Kernel, adapters: Adapters) -> tuple[Kernel, Kernel]:
+    size, dtype = size_of(kernel, GemmSize), kernel.out_dtype
     held = int(adapters.count * adapters.rank * DTYPE_BYTES[dtype])
     down = Kernel.gemm(size.m, adapters.rank, size.k, dtype=dtype, weight_bytes=held * size.k)
     up = Kernel.gemm(size.m, size.n, adapters.rank, dtype=dtype, weight_bytes=held * size.n)

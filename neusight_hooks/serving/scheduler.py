@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections import deque
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
@@ -173,8 +173,7 @@ class ServerRun:
     @property
     def end_s(self) -> float:
         """When the last step ended."""
-        last = self.steps
-        return max((step.start_s + step.latency_s for step in last), default=0.0)
+        return max((step.start_s + step.latency_s for step in self.steps), default=0.0)
 
 
 @dataclass(eq=False)
@@ -230,8 +229,6 @@ class _Blocks:
     def give_back(self, count: int, owner: int = -1) -> None:
         """Frees blocks; those of an `owner` (a request that will come again) can be found again."""
         self.free += count
-        if not count:
-            return
         if owner >= 0 and self.keeps:
             self._kept[owner] = count
             self._order.append((owner, count))
@@ -293,7 +290,7 @@ def simulate(
     """
     for request in requests:
         require_servable(request, options)
-    return _ServerState(options, price, requests).run()
+    return _BatchingServer(options, price, requests).run()
 
 
 def require_servable(request: InferenceRequest, options: SchedulerOptions) -> None:
@@ -322,9 +319,8 @@ def require_servable(request: InferenceRequest, options: SchedulerOptions) -> No
         )
 
 
-class _ServerState:
-    """A server between steps: what arrives, waits and is cached, and the batches under way, one for
-    each stage of its pipeline."""
+class ServerState:
+    """What arrives at a server, and what it did so far."""
 
     def __init__(
         self, options: SchedulerOptions, price: StepPricing, requests: Sequence[InferenceRequest]
@@ -333,13 +329,43 @@ class _ServerState:
         self.price = price
         self.arriving = [(one.arrival_s, one.index, one) for one in requests]
         heapq.heapify(self.arriving)
+        self.served: list[ServedRequest] = []
+        self.steps: list[StepRecord] = []
+        self.gaps: Counter[float] = Counter()
+
+    def arrived(self, now_s: float) -> Iterator[tuple[float, InferenceRequest]]:
+        """Takes the requests that came until now, each with its time."""
+        while self.arriving and self.arriving[0][0] <= now_s:
+            time_s, _, request = heapq.heappop(self.arriving)
+            yield time_s, request
+
+    def finish(self, served: ServedRequest) -> None:
+        """A request has its answer; its user may send the next."""
+        self.served.append(served)
+        turn = served.request.next_turn
+        if turn is not None:
+            time_s = served.last_token_s + served.request.think_s
+            heapq.heappush(self.arriving, (time_s, turn.index, turn))
+
+    def result(self) -> ServerRun:
+        """All that it did."""
+        steps = sorted(self.steps, key=lambda step: step.start_s)
+        gaps = tuple(sorted(self.gaps.items()))
+        return ServerRun(tuple(self.served), tuple(steps), gaps, self.options.num_blocks)
+
+
+class _BatchingServer(ServerState):
+    """A server between steps: what waits and is cached, and the batches under way, one for each
+    stage of its pipeline."""
+
+    def __init__(
+        self, options: SchedulerOptions, price: StepPricing, requests: Sequence[InferenceRequest]
+    ) -> None:
+        super().__init__(options, price, requests)
         self.waiting = _Queue(by_priority=options.policy == "priority")
         self.blocks = _Blocks(options)
         self.lanes = [_Lane(self, number) for number in range(options.stages)]
         self.stages_free_s = [0.0] * options.stages
-        self.served: list[ServedRequest] = []
-        self.steps: list[StepRecord] = []
-        self.gaps: dict[float, int] = {}
         self.random = np.random.default_rng(options.seed)
 
     @property
@@ -352,7 +378,8 @@ class _ServerState:
         while True:
             lane = min(self.lanes, key=lambda one: (one.now_s, one.is_idle, one.number))
             lane.complete()
-            self._arrive(lane.now_s)
+            for time_s, request in self.arrived(lane.now_s):
+                self.waiting.add(_Sequence(request, time_s))
             lane.is_idle = not lane.step()
             if lane.is_idle:
                 events = [one.now_s for one in self.lanes if not one.is_idle]
@@ -360,14 +387,7 @@ class _ServerState:
                 if not events:
                     break
                 lane.now_s = max(lane.now_s, min(events))
-        gaps = tuple(sorted(self.gaps.items()))
-        steps = sorted(self.steps, key=lambda step: step.start_s)
-        return ServerRun(tuple(self.served), tuple(steps), gaps, self.options.num_blocks)
-
-    def _arrive(self, now_s: float) -> None:
-        while self.arriving and self.arriving[0][0] <= now_s:
-            time_s, _, request = heapq.heappop(self.arriving)
-            self.waiting.add(_Sequence(request, time_s))
+        return self.result()
 
     def through_stages(self, start_s: float, cost: StepCost) -> float:
         """When a batch that is scheduled then has passed every stage, after those before it."""
@@ -381,7 +401,7 @@ class _Lane:
     """The sequences that step together. Those that decode are numpy arrays beside their list, in
     the order in which they started: a step costs a few array operations whatever it holds."""
 
-    def __init__(self, server: _ServerState, number: int) -> None:
+    def __init__(self, server: _BatchingServer, number: int) -> None:
         self.server = server
         self.number = number
         self.options = server.options
@@ -566,7 +586,7 @@ class _Lane:
             new = count
             self.context += 1
             self.left -= 1
-        self.server.gaps[latency_s] = self.server.gaps.get(latency_s, 0) + count
+        self.server.gaps[latency_s] += count
         finished = np.flatnonzero(self.left <= 0)
         if finished.size:
             ends = [int(at) for at in finished]
@@ -582,8 +602,7 @@ class _Lane:
         if one.first_token_s < 0:
             one.first_token_s = self.now_s
         else:
-            gap_s = self.now_s - one.last_token_s
-            self.server.gaps[gap_s] = self.server.gaps.get(gap_s, 0) + 1
+            self.server.gaps[self.now_s - one.last_token_s] += 1
         one.last_token_s = self.now_s
         one.emitted += 1
         if one.emitted >= one.request.output_tokens:
@@ -606,7 +625,7 @@ class _Lane:
     def _finish(self, one: _Sequence) -> None:
         self.blocks.give_back(one.blocks)
         one.blocks = 0
-        self.server.served.append(
+        self.server.finish(
             ServedRequest(
                 one.request,
                 one.arrival_s,
@@ -616,7 +635,3 @@ class _Lane:
                 one.preemptions,
             )
         )
-        turn = one.request.next_turn
-        if turn is not None:
-            time_s = self.now_s + one.request.think_s
-            heapq.heappush(self.server.arriving, (time_s, turn.index, turn))

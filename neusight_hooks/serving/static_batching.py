@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Iterator, Sequence
 
@@ -12,6 +11,7 @@ from neusight.serving.scheduler import (
     SchedulerOptions,
     ServedRequest,
     ServerRun,
+    ServerState,
     StepBatch,
     StepPricing,
     StepRecord,
@@ -26,40 +26,28 @@ def simulate_static(
     stays until all are. OptionError for one that can never be served."""
     for request in requests:
         require_servable(request, options)
-    return _StaticServer(requests, options, price).run()
+    return _StaticServer(options, price, requests).run()
 
 
-class _StaticServer:
+class _StaticServer(ServerState):
     """Its clock and what waits."""
 
     def __init__(
-        self, requests: Sequence[InferenceRequest], options: SchedulerOptions, price: StepPricing
+        self, options: SchedulerOptions, price: StepPricing, requests: Sequence[InferenceRequest]
     ) -> None:
-        self.options = options
-        self.price = price
+        super().__init__(options, price, requests)
         self.now_s = 0.0
-        self.arriving = [(one.arrival_s, one.index, one) for one in requests]
-        heapq.heapify(self.arriving)
         self.waiting: deque[tuple[float, InferenceRequest]] = deque()
-        self.served: list[ServedRequest] = []
-        self.steps: list[StepRecord] = []
-        self.gaps: dict[float, int] = {}
 
     def run(self) -> ServerRun:
         """One batch after the other."""
         while self.arriving or self.waiting:
-            self._arrive()
+            self.waiting += self.arrived(self.now_s)
             if self.waiting:
                 self._serve(list(self._batch()))
             else:
                 self.now_s = self.arriving[0][0]
-        gaps = tuple(sorted(self.gaps.items()))
-        return ServerRun(tuple(self.served), tuple(self.steps), gaps, self.options.num_blocks)
-
-    def _arrive(self) -> None:
-        while self.arriving and self.arriving[0][0] <= self.now_s:
-            time_s, _, request = heapq.heappop(self.arriving)
-            self.waiting.append((time_s, request))
+        return self.result()
 
     def _batch(self) -> Iterator[tuple[float, InferenceRequest]]:
         """The first requests that fit together."""
@@ -83,7 +71,7 @@ class _StaticServer:
                 first_token_s = self.now_s
             for arrival_s, request in batch:
                 if request.output_tokens == at + 1:
-                    self._finish(
+                    self.finish(
                         ServedRequest(request, arrival_s, scheduled_s, first_token_s, self.now_s, 0)
                     )
 
@@ -97,8 +85,8 @@ class _StaticServer:
         start_s, self.now_s = self.now_s, self.now_s + cost.latency_us * 1e-6
         gap_s = self.now_s - start_s
         if at:
-            self.gaps[gap_s] = self.gaps.get(gap_s, 0) + unfinished
-        self._arrive()
+            self.gaps[gap_s] += unfinished
+        self.waiting += self.arrived(self.now_s)
         self.steps.append(
             StepRecord(
                 start_s,
@@ -113,10 +101,3 @@ class _StaticServer:
                 gpu_s=cost.gpu_us * 1e-6,
             )
         )
-
-    def _finish(self, served: ServedRequest) -> None:
-        self.served.append(served)
-        turn = served.request.next_turn
-        if turn is not None:
-            time_s = self.now_s + served.request.think_s
-            heapq.heappush(self.arriving, (time_s, turn.index, turn))

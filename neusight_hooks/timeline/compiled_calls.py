@@ -5,7 +5,7 @@ from __future__ import annotations
 from neusight.recording.recording import COMPILED_CODE, Mark
 from neusight.timeline.host import HostProfile
 from neusight.timeline.host_lane import HostLane
-from neusight.timeline.launches import compiled_call_ns, compiled_return_ns
+from neusight.timeline.launches import nanoseconds
 
 _REGION, _WITH_GRADIENTS, _BACKWARD = COMPILED_CODE
 
@@ -28,12 +28,22 @@ def frame_of(mark: Mark) -> str:
     return mark.detail.partition(" ")[2]
 
 
+def compiled_call_ns(mark: Mark, host: HostProfile) -> int:
+    """What a call of compiled code costs the host around its kernels: guards, prologue, inputs, and
+    the ways back out of wrapper, AOTAutograd and Dynamo, which follow the last kernel."""
+    calls = (host.compiled_call_us, host.compiled_training_us, host.compiled_backward_us)
+    call_us = dict(zip(COMPILED_CODE, calls, strict=True)).get(mark.name, host.compiled_call_us)
+    reported = mark.detail.partition(" ")[0]
+    num_inputs = int(reported) if reported.isdecimal() else 0
+    return nanoseconds(call_us + num_inputs * host.compiled_input_us)
+
+
 def begin_compiled(lane: HostLane, mark: Mark, host: HostProfile) -> None:
     """The host's work before compiled code launches anything, and the spans around its kernels:
     each region ends with its graph, where torch's own go on to what follows a break. A backward
     runs in its autograd node, and has none."""
     start_ns = lane.now_ns
-    total_ns = max(0, compiled_call_ns(mark, host) - compiled_return_ns(host))
+    total_ns = max(0, compiled_call_ns(mark, host) - nanoseconds(host.compiled_return_us))
     if mark.name != _BACKWARD and lane.keep:
         until = [start_ns + round(share * total_ns) for share in (
             _LOOKUP_ENDS, _PROLOGUE_BEGINS, _PROLOGUE_ENDS, _FUNCTION_BEGINS
@@ -51,7 +61,7 @@ def begin_compiled(lane: HostLane, mark: Mark, host: HostProfile) -> None:
 
 def end_compiled(lane: HostLane, mark: Mark, host: HostProfile) -> None:
     """The host's way back, which ends those spans."""
-    lane.now_ns += compiled_return_ns(host)
+    lane.now_ns += nanoseconds(host.compiled_return_us)
     if mark.name != _BACKWARD:
         lane.end("compiled", _region(mark))
 

@@ -424,12 +424,14 @@ def stated_host(text: str, gpu: GPU) -> HostProfile:
     True
     """
     name, figures, torch = _parts(text)
-    base = _named(name, gpu)
+    base = profiled_host_of(gpu) if name == PROFILED.name else HOSTS.get(name) or host_of(gpu)
     made = base
     if "ghz" in figures:
-        made = replace(made.scaled(base.ghz / figures["ghz"], name=made.name), ghz=figures["ghz"])
         # Who states the clock knows the machine: what is left is torch, driver and memory.
-        made = replace(made, fastest=_KNOWN_FASTEST, slowest=_KNOWN_SLOWEST)
+        made = replace(
+            base.scaled(base.ghz / figures["ghz"], name=base.name),
+            ghz=figures["ghz"], fastest=_KNOWN_FASTEST, slowest=_KNOWN_SLOWEST,
+        )  # fmt: skip
     if torch:
         made = made.as_torch(torch)
     if "launch" in figures:
@@ -438,12 +440,6 @@ def stated_host(text: str, gpu: GPU) -> HostProfile:
         made = replace(made, launch_us=launch_us, loop_us=loop_us)
     _, comma, ingredients = text.partition(",") if name else ("", ",", text)
     return replace(made, name=f"{name or base.name}{comma}{ingredients}") if comma else base
-
-
-def _named(name: str, gpu: GPU) -> HostProfile:
-    if name == PROFILED.name:
-        return profiled_host_of(gpu)
-    return HOSTS[name] if name else host_of(gpu)
 
 
 #: Shares of the costs between which 80 % of hosts of a stated clock lie. A prior: of the seven of
@@ -522,10 +518,10 @@ def dispatch_us(
     dearest = max(getattr(host, _DISPATCH_FIELD.get(item, "op_us")) for item in kernel_classes)
     if call.signature.op in _CONVOLUTIONS and is_depthwise_of_torch(call.signature):
         dearest = host.op_us
-    share = host.backward_share if call.phase == "backward" else 1.0
-    share = COMPILED_OP_SHARE if is_compiled else share
     if call.signature.op.startswith(_TRITON):
         return host.triton_us
+    share = host.backward_share if call.phase == "backward" else 1.0
+    share = COMPILED_OP_SHARE if is_compiled else share
     lists = sum(
         isinstance(item, TensorSpec)
         for _, value in call.signature.arguments

@@ -7,14 +7,7 @@ from typing import NamedTuple
 
 from neusight.predictors.kernel import COPY_ENGINE_KERNELS, RECURRENT, Kernel, KernelClass
 from neusight.predictors.predictor import Estimate
-from neusight.recording.recording import (
-    COMPILED_CODE,
-    Mark,
-    MathMode,
-    OpCall,
-    OpSignature,
-    Phase,
-)
+from neusight.recording.recording import Mark, MathMode, OpCall, OpSignature, Phase
 from neusight.timeline.host import HostProfile, dispatch_us
 
 #: The kernels that an op launches, in order, with their estimates. It must answer equal calls
@@ -81,10 +74,9 @@ class OpPlans:
     def plan_of(self, call: OpCall, *, is_compiled: bool = False) -> OpPlan:
         """What the call costs, in eager or compiled code, and what it launches."""
         key = (id(call.signature), id(call.math), call.phase, is_compiled)
-        plan = self._plans.get(key)
-        if plan is None:
-            plan = self._plans[key] = self._plan(call, is_compiled=is_compiled)
-        return plan
+        if key not in self._plans:
+            self._plans[key] = self._plan(call, is_compiled=is_compiled)
+        return self._plans[key]
 
     def _plan(self, call: OpCall, *, is_compiled: bool) -> OpPlan:
         priced = self._price(call)
@@ -131,21 +123,6 @@ class OpPlans:
             name=_runtime_call(kernel),
             is_staged=is_staged,
         )
-
-
-def compiled_call_ns(mark: Mark, host: HostProfile) -> int:
-    """What a call of compiled code costs the host around its kernels: guards, prologue, inputs, and
-    `compiled_return_ns`."""
-    calls = (host.compiled_call_us, host.compiled_training_us, host.compiled_backward_us)
-    call_us = dict(zip(COMPILED_CODE, calls, strict=True)).get(mark.name, host.compiled_call_us)
-    reported = mark.detail.partition(" ")[0]
-    num_inputs = int(reported) if reported.isdecimal() else 0
-    return nanoseconds(call_us + num_inputs * host.compiled_input_us)
-
-
-def compiled_return_ns(host: HostProfile) -> int:
-    """What of it follows the last kernel: the ways back out of wrapper, AOTAutograd and Dynamo."""
-    return nanoseconds(host.compiled_return_us)
 
 
 def graph_call_ns(mark: Mark, host: HostProfile) -> int:

@@ -20,20 +20,16 @@ from neusight.predictors.measuring.calibration import Calibrated, Calibration
 from neusight.predictors.predictor import Estimate, Predictor
 from neusight.recording.recording import MathMode, OpCall, OpSignature, Recording
 from neusight.timeline.host import (
-    CLOUD,
     HOST_COSTS,
-    OLDER,
-    PLAIN,
+    HOSTS,
     PROFILED,
     PROFILED_OLDER,
-    WSL,
     HostProfile,
 )
 
 #: Ends the name of a host whose costs were measured.
 CALIBRATED_HOST = ", calibrated"
 _PROFILED = (PROFILED.name, PROFILED_OLDER.name)
-_PLAIN = (PLAIN.name, CLOUD.name, OLDER.name, WSL.name)
 
 #: A host that was measured differs from itself by this share (runs on one machine, a day apart,
 #: data/kernelbench v0 of L40S).
@@ -67,24 +63,21 @@ class Pricer:
     def __call__(self, call: OpCall) -> Priced:
         """The kernels of a call in launch order, with their estimates."""
         key = (id(call.signature), id(call.math))
-        priced = self._priced.get(key)
-        if priced is None:
+        if key not in self._priced:
             kernels = self._kernels_of(call)
             self._price(kernels)
-            priced = tuple((kernel, self._estimates[kernel]) for kernel in kernels)
-            self._priced[key] = priced
-        return priced
+            self._priced[key] = tuple((kernel, self._estimates[kernel]) for kernel in kernels)
+        return self._priced[key]
 
     def prepare(self, recording: Recording) -> None:
         """Prices all kernels of a recording in one batch."""
-        calls = (
-            entry for step in recording.steps for entry in step.entries if isinstance(entry, OpCall)
+        self._price(
+            kernel
+            for step in recording.steps
+            for entry in step.entries
+            if isinstance(entry, OpCall)
+            for kernel in self._kernels_of(entry)
         )
-        kernels: dict[Kernel, None] = {}
-        for call in calls:
-            for kernel in self._kernels_of(call):
-                kernels[kernel] = None
-        self._price(kernels)
 
     def _kernels_of(self, call: OpCall) -> tuple[Kernel, ...]:
         key = (id(call.signature), id(call.math))
@@ -109,20 +102,17 @@ class Pricer:
 _TILE_PACKED_SINCE = (8, 0)
 
 
-def _is_tile_packed_on(gpu: GPU) -> bool:
-    return gpu.vendor != "nvidia" or gpu.compute_capability >= _TILE_PACKED_SINCE
-
-
 def _refuse_formats(kernels: Iterable[Kernel], gpu: GPU) -> None:
     """UnsupportedKernelError where a product is of numbers that the GPU does not multiply: floats
     of 4 or 8 bits, and tile-packed integers of 4."""
+    is_tile_packed = gpu.vendor != "nvidia" or gpu.compute_capability >= _TILE_PACKED_SINCE
     for kernel in kernels:
         if kernel.dtype.startswith("float4") and not gpu.multiplies(kernel.dtype):
             raise UnsupportedKernelError(
                 f"{gpu.name} does not multiply {kernel.dtype}. Blackwell GPUs do, as B200: choose"
                 " one, or quantize to 8 bits."
             )
-        if kernel.variant == "packed_16_rows" and not _is_tile_packed_on(gpu):
+        if kernel.variant == "packed_16_rows" and not is_tile_packed:
             raise UnsupportedKernelError(
                 f"{gpu.name} does not run _weight_int4pack_mm, which needs compute capability 8.0."
                 " Choose an A100 or newer, or quantize to 8 bits."
@@ -167,7 +157,7 @@ def measured_host(host: HostProfile, calibration: Calibration) -> HostProfile:
     costs = None
     if host.name in _PROFILED:
         costs = calibration.profiled_host
-    elif host.name in _PLAIN:
+    elif host.name in HOSTS:
         costs = calibration.plain_host
     if not costs:
         return host

@@ -41,7 +41,7 @@ _NO_OP = ("", -1, -1)
 class Scheduler:
     """Runs entries through time: the clock of a live forecast, and the maker of a `Timeline`.
 
-    With `keep_spans=False` it only knows what time it is: `host_ns`, `device_ns`, `event_ns`.
+    With `keep_spans=False` it only knows what time it is: `host_ns`, `device_ns`, `streams`.
     `stretch_ns` is what the kernels, in order of launch, take beyond their estimates.
     """
 
@@ -57,7 +57,7 @@ class Scheduler:
         self.waited_ns = 0
         self.kernels: list[KernelSpan] = []
         self.lane = HostLane(keep=keep_spans, node_ns=nanoseconds(host.node_us))
-        self.streams = streams or Streams.of(host)
+        self.streams = streams or Streams(host)
         self._stretch_ns = stretch_ns
         self._host = host
         self._plans = OpPlans(price, host)
@@ -70,12 +70,9 @@ class Scheduler:
         self._sync_ns = nanoseconds(host.synchronize_us)
         self._alloc_ns = nanoseconds(host.allocate_us)
         self._release_ns = nanoseconds(host.free_us)
-        module_ns, annotation_ns = host.module_us / 2, host.annotation_us / 2
-        self._mark_ns = {
-            "module_begin": nanoseconds(module_ns),
-            "module_end": nanoseconds(module_ns),
-            "annotation_begin": nanoseconds(annotation_ns),
-            "annotation_end": nanoseconds(annotation_ns),
+        self._mark_ns: dict[SpanKind, int] = {
+            "module": nanoseconds(host.module_us / 2),
+            "annotation": nanoseconds(host.annotation_us / 2),
         }
 
     @property
@@ -87,19 +84,6 @@ class Scheduler:
     def device_ns(self) -> int:
         """When all kernels launched so far have run; never before `host_ns`."""
         return max(self.lane.now_ns, self.streams.done_ns())
-
-    @property
-    def is_capturing(self) -> bool:
-        """Whether entries are read that a graph launches as one."""
-        return self._captured is not None
-
-    def launches_of(self, call: OpCall) -> tuple[Launch, ...]:
-        """The kernels that a call launches."""
-        return self._plans.plan_of(call).launches
-
-    def event_ns(self, event: int) -> int:
-        """When the event happens on its stream; KeyError if it was not recorded."""
-        return self.streams.event_ns(event)
 
     def feed(self, entries: Iterable[Entry]) -> None:
         """Lets the entries happen, one after the other."""
@@ -160,11 +144,9 @@ class Scheduler:
         lane.now_ns += plan.before_ns + self._first_use_ns(plan)
         if plan.num_branches:
             self.streams.fork(call.stream, host_ns=lane.now_ns)
-        first = True
-        for launch in plan.launches:
-            if not first:
+        for number, launch in enumerate(plan.launches):
+            if number:
                 lane.now_ns += plan.between_ns
-            first = False
             self._launch(launch, call, position)
         if plan.num_branches:
             self.streams.join(call.stream, plan.num_branches)
@@ -216,8 +198,7 @@ class Scheduler:
         number = len(self.kernels)
         if number >= len(self._stretch_ns):
             return launch
-        longer_ns = launch.duration_ns + self._stretch_ns[number]
-        return launch._replace(duration_ns=longer_ns)
+        return launch._replace(duration_ns=launch.duration_ns + self._stretch_ns[number])
 
     def _keep(
         self, launch: Launch, call: OpCall, position: int, start_ns: int, *, stream: int
@@ -288,11 +269,12 @@ class Scheduler:
             end_compiled(self.lane, mark, self._host)
             return
         kind: SpanKind = "module" if mark.kind.startswith("module") else "annotation"
-        if mark.kind.endswith("begin"):
+        is_begin = mark.kind.endswith("begin")
+        if is_begin:
             instance = f" {mark.instance}" if mark.instance else ""
             self.lane.begin(kind, mark.name, mark.detail + instance)
-        self.lane.now_ns += self._mark_ns[mark.kind]
-        if not mark.kind.endswith("begin"):
+        self.lane.now_ns += self._mark_ns[kind]
+        if not is_begin:
             self.lane.end(kind, mark.name)
 
     def _record_event(self, entry: EventRecord) -> None:

@@ -30,6 +30,12 @@ def steady_steps_of(timeline: Timeline) -> list[StepSpan]:
     return list(timeline.steps)
 
 
+def shown_steps_of(timeline: Timeline) -> list[StepSpan]:
+    """All but the setup; all where there is nothing else."""
+    steps = [step for step in timeline.steps if step.replay.step.kind != "setup"]
+    return steps or list(timeline.steps)
+
+
 def _is_replay(step: StepSpan) -> bool:
     """Whether the step launches a captured CUDA graph."""
     entries = step.replay.step.entries

@@ -22,29 +22,23 @@ def _branch_of(stream: int, number: int) -> int:
 
 
 class Streams:
-    """When each stream is free, and when each event happens; all times in nanoseconds.
+    """When each stream that the host feeds is free, and when each event happens; all times in
+    nanoseconds.
 
     `latency_ns` lies between a launch and the earliest start of its kernel, `gap_ns` between two
     kernels that were both queued. `gaps_ns` is the sum of such gaps so far.
     """
 
-    def __init__(self, *, latency_ns: int, gap_ns: int) -> None:
+    def __init__(self, host: HostProfile) -> None:
         self.gaps_ns = 0
-        self.latency_ns = latency_ns
-        self._gap_ns = gap_ns
+        self.latency_ns = nanoseconds(host.launch_latency_us)
+        self._gap_ns = nanoseconds(host.kernel_gap_us)
         self._free_ns: dict[int, int] = {}  # stream -> when all that was queued has run
         self._last_end: dict[int, int] = {}  # stream -> end of its last kernel
         self._queues: dict[int, deque[int]] = {}  # stream -> ends of the launches it holds
         self._busy_ns = 0  # when the SMs have done what kernels of branches need of them
         self._events: dict[int, int] = {}
         self._past_events: list[dict[int, int]] = []  # those of the steps before
-
-    @classmethod
-    def of(cls, host: HostProfile) -> Streams:
-        """Those that a host of these costs feeds."""
-        return cls(
-            latency_ns=nanoseconds(host.launch_latency_us), gap_ns=nanoseconds(host.kernel_gap_us)
-        )
 
     def done_ns(self) -> int:
         """When all that was queued so far has run; 0 where nothing was."""

@@ -14,13 +14,14 @@ from torch import nn
 import neusight
 from neusight.advice.advice import Advice, advice_for, advice_lines, fitting_lines
 from neusight.advice.memory import LargestBatch, Remedy
+from neusight.advice.rewriting import with_entries
 from neusight.forecast import Forecast
 from neusight.integrations.report.memory import MemoryReport
 from neusight.predictors.gpu import GPU
 from neusight.predictors.kernel import GemmSize, Kernel
 from neusight.predictors.predictor import Estimate
 from neusight.predictors.registry import find_predictor
-from neusight.recording.recording import Recording
+from neusight.recording.recording import Recording, Synchronize
 from neusight.recording.saving import save_recording
 
 
@@ -68,9 +69,17 @@ def test_a_needless_read_is_reported_with_its_line() -> None:
             model(data).sum().item()
             forecast.step()
 
-    [waits] = [item for item in advice_for(forecast, smallest_gain=0.001) if item.kind == "waits"]
+    unplaced = with_entries(
+        forecast.recording,
+        lambda entry: replace(entry, source="") if isinstance(entry, Synchronize) else entry,
+    )
 
-    assert "test_advice.py:" in waits.what
+    def waits(forecast: Forecast) -> str:
+        found = advice_for(forecast, smallest_gain=0.001)
+        return next(item.what for item in found if item.kind == "waits")
+
+    assert "test_advice.py:" in waits(forecast)
+    assert waits(forecast.of(unplaced)) == "do not make the host wait for the GPU"
 
 
 def test_of_many_lines_that_wait_three_are_named() -> None:

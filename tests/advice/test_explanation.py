@@ -58,6 +58,11 @@ def test_a_pattern_matches_whole_names(forecast: neusight.Forecast) -> None:
 def test_what_is_not_there_is_reported_with_what_is_like_it(forecast: neusight.Forecast) -> None:
     with pytest.raises(ValueError, match=r"'admm' in its name; there are aten::addmm"):
         forecast.explain("admm")
+    with pytest.raises(ValueError, match="nothing is called 'relu': the step has no kernels"):
+        explain_kernels(
+            "relu", (), gpu=forecast.gpu, predictor=forecast.predictor, torch_version="2.13",
+            step_us=1.0,
+        )  # fmt: skip
 
 
 def test_each_class_of_kernels_can_be_explained() -> None:
@@ -68,10 +73,12 @@ def test_each_class_of_kernels_can_be_explained() -> None:
         query = torch.ones(2, 8, 128, 64, device="cuda", dtype=torch.float16)
         nn.functional.scaled_dot_product_attention(query, query, query, is_causal=True)
         torch.distributed.all_reduce(x)
+        torch.mv(torch.ones(4096, 4096, device="cuda"), torch.ones(4096, device="cuda"))
     text = forecast.explain("*")
     assert "forward convolution of 8 x 64 maps of 56 x 56 to 64 channels, filter 3 x 3" in text
     assert "forward attention of 2 x 8 heads, 128 queries on 128 keys of 64, causal" in text
     assert "all_reduce of 6.1 MiB among 8 ranks" in text
+    assert "how     a matrix by a vector: no tiles, as a stream" in text
 
 
 def test_measured_rows_stand_beside_what_they_are_nearest_to(tmp_path: Path) -> None:

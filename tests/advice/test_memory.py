@@ -86,7 +86,9 @@ def test_no_batch_is_tried_above_a_thousand_times_the_recorded_one() -> None:
 
 def test_a_batch_that_nothing_shows_is_not_guessed() -> None:
     entries: tuple[Entry, ...] = (Alloc(0, 4 * MIB, "net", "aten::relu"),)
-    program = Recording((Step("eval", entries),), gpu="A100", torch_version="2.13.0")
+    for batch in (None, Batch(samples=2)):  # nothing that is allocated grows with the two
+        step = Step("eval", entries, batch=batch or Batch())
+        program = Recording((step,), gpu="A100", torch_version="2.13.0")
 
-    assert memory_advice(program, find_gpu("A100")).batch is None
-    assert memory_of(program).peak_allocated == 4 * MIB
+        assert memory_advice(program, find_gpu("A100")).batch is None
+        assert memory_of(program).peak_allocated == 4 * MIB

@@ -8,7 +8,8 @@ from torch import nn
 
 import neusight
 from neusight.advice.memory import memory_advice
-from neusight.advice.remedies import recorded_batch, with_batch
+from neusight.advice.remedies import recorded_batch, savings_of, with_batch
+from neusight.recording.recording import Alloc, Entry, Mark, Recording, Step
 from small_net import Net, peak, train
 
 GIB = 2**30
@@ -45,3 +46,26 @@ def test_inference_is_not_shown_to_checkpoint() -> None:
 
     assert not any("checkpoint" in remedy.what for remedy in advice.remedies)
     assert recorded_batch(forecast.recording).samples == 16
+
+
+@pytest.mark.parametrize(
+    ("optimizers", "remedy"),
+    [
+        (("SGD",), "SGD(fused=True)"),
+        (("Rprop",), "Rprop(foreach=False)"),
+        (("SGD", "Rprop"), "the optimizer(foreach=False)"),
+    ],
+)
+def test_an_optimizer_of_lists_is_fused_where_torch_has_a_kernel(
+    optimizers: tuple[str, ...], remedy: str
+) -> None:
+    temporary = Alloc(0, 512, op="aten::_foreach_add", phase="optimizer")
+    entries: list[Entry] = []
+    for name in optimizers:
+        mark = f"Optimizer.step#{name}.step"
+        entries += [Mark("annotation_begin", mark), temporary, Mark("annotation_end", mark)]
+    recording = Recording((Step("train", tuple(entries)),), gpu="A100", torch_version="2.13")
+
+    found = [saving.what for saving in savings_of(recording)]
+
+    assert [what for what in found if "=" in what and "CONF" not in what] == [remedy]

@@ -18,14 +18,13 @@ from neusight.advice.what_if import (
     compiled,
     in_channels_last,
     odd_sizes,
-    waits_by_source,
     with_low_precision,
     with_padding,
     with_tf32,
     without_break,
     without_waits,
 )
-from neusight.forecast import Forecast
+from neusight.forecast import Forecast, forecast_options
 from neusight.predictors.kernel import ConvolutionSize, GemmSize, Kernel, KernelClass
 from neusight.recording.recording import (
     Argument,
@@ -108,10 +107,9 @@ def test_without_waits_the_host_runs_ahead(training: Forecast) -> None:
     what_if = WhatIf(training)
     free = without_waits(what_if.entries)
 
-    assert {name.partition(":")[0] for name in waits_by_source(what_if.entries)} == {
-        "test_what_if.py"
-    }
-    assert waits_by_source(free) == {}
+    waits = [entry for entry in what_if.entries if isinstance(entry, Synchronize)]
+    assert {wait.source.partition(":")[0] for wait in waits} == {"test_what_if.py"}
+    assert not any(isinstance(entry, Synchronize) for entry in free)
     assert kernels(what_if, free) == kernels(what_if, what_if.entries)
     assert what_if.latency_of(free) < what_if.latency_us
 
@@ -346,6 +344,13 @@ def test_large_sizes_of_weights_that_are_no_multiple_of_64_are_odd(
 
     assert odd_sizes((entry,)) == dict.fromkeys(odd, "Net.head")
     assert odd_sizes((replace(entry, phase="backward"), replace(entry, module=""))) == {}
+
+
+def test_a_program_without_steps_takes_no_time() -> None:
+    options = forecast_options("H100")
+    what_if = WhatIf(Forecast(Recording((), "H100-SXM5-80GB", torch_version="2.13"), options))
+
+    assert (what_if.entries, what_if.latency_us) == ((), 0.0)
 
 
 def test_padding_widens_each_multiple_of_a_size_and_its_strides() -> None:

@@ -10,7 +10,16 @@ from torch import nn
 
 import neusight
 from neusight.inference.kv_cache import kv_bytes_per_token
-from neusight.recording.recording import Recording
+from neusight.recording.recording import (
+    Argument,
+    MathMode,
+    ModelInput,
+    OpCall,
+    OpSignature,
+    Recording,
+    Step,
+    TensorSpec,
+)
 
 WIDTH, LAYERS, BATCH, PROMPT = 256, 3, 2, 20
 #: Keys and values, in two bytes an element.
@@ -198,3 +207,52 @@ def test_nobody_knows_of_a_model_that_does_not_generate() -> None:
             model(ids)
 
     assert kv_bytes_per_token(recorded(program)) is None
+
+
+CACHE, NEW = TensorSpec((2, 512, 64), (32768, 64, 1), "float16"), 2 * 2 * 64
+PROMPT_OF_TWO, TOKEN = ModelInput(2, 20), ModelInput(2, 1, is_decode=True)
+
+
+def compiled(name: str = "triton_index_put_0", **arguments: Argument) -> OpCall:
+    given = {"bytes_written": NEW, "in_out_ptr0": CACHE, **arguments}
+    signature = OpSignature(f"inductor::{name}", "default", tuple(given.items()), ())
+    return OpCall(signature, MathMode(), module="Model")
+
+
+def eager(module: str = "Model") -> OpCall:
+    new = TensorSpec((2, 1, 64), (64, 64, 1), "float16")
+    arguments = (("self", CACHE), ("dim", 1), ("index", None), ("source", new))
+    return OpCall(
+        OpSignature("aten::index_copy_", "default", arguments, (CACHE,)), MathMode(), module
+    )
+
+
+def round_of(draft_calls: int) -> tuple[ModelInput | OpCall, ...]:
+    """The draft writes a token a call, the model that verifies its three."""
+    drafts = (TOKEN, eager()) * draft_calls
+    return (*drafts, ModelInput(2, 3, drafted=2, draft_calls=draft_calls), eager(), eager())
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        ((TOKEN, compiled()) * 3, NEW / 2),
+        ((TOKEN, compiled("triton_add_0")) * 3, 0),
+        ((TOKEN, compiled(bytes_written=None)) * 3, 0),
+        ((TOKEN, compiled(in_out_ptr0=CACHE._replace(shape=(2, 20, 64)))) * 3, 0),
+        ((TOKEN, eager("")) * 3, 0),
+        (round_of(2) * 3, NEW * 2 / (2 * 3) + NEW / 2),
+        (round_of(0) * 3, NEW * 2 / (2 * 3)),
+        ((ModelInput(2, 3, drafted=2), compiled("triton_add_0")) * 3, None),
+    ],
+    ids=[
+        "compiled", "no cache", "unknown bytes", "as long as the prompt", "outside of modules",
+        "drafts of a model", "drafts of a text", "drafts without a cache",
+    ],
+)  # fmt: skip
+def test_what_is_written_into_a_cache_counts_by_token(
+    entries: tuple[ModelInput | OpCall, ...], expected: float | None
+) -> None:
+    steps = (Step("eval", (PROMPT_OF_TWO, *entries)),)
+
+    assert kv_bytes_per_token(Recording(steps, "H100", "2.13.0")) == expected

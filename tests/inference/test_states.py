@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.predictors.registry import find_predictor
 from neusight.serving.capacity import capacity_of
 from neusight.serving.launches import SCAN, LaunchedKernel, RecordedPoint, with_scans
-from neusight.serving.prices import Engine, StepPrices, StepProgram, step_program
+from neusight.serving.prices import Engine, StepPrices, StepProgram, pipeline_programs
 from neusight.serving.scheduler import Chunk, StepBatch
 from neusight.timeline.host import PLAIN
 
@@ -45,8 +46,12 @@ def program(layer: RecurrentLayer, **changed: object) -> StepProgram:
     for sequences, tokens, past in [(1, 8, 8), (1, 16, 8), (1, 8, 16), (1, 16, 16), (2, 8, 8)]:
         launches = with_scans(launched(sequences * tokens), layers)
         points.append(RecordedPoint(sequences, tokens, past, launches))
-    given = {"engine": Engine("compiled"), "parameter_bytes": 10**8, "recurrences": layers}
-    return step_program(points, **{**given, **changed})
+    given: dict[str, Any] = {
+        "engine": Engine("compiled"),
+        "parameter_bytes": 10**8,
+        "recurrences": layers,
+    }
+    return pipeline_programs(points, **{**given, **changed})[0]
 
 
 def prices(layer: RecurrentLayer) -> StepPrices:

@@ -15,6 +15,16 @@ MIB = 2**20
 EXPANDABLE = AllocatorSettings(expandable_segments=True)
 
 
+def live_blocks(allocator: Allocator) -> list[tuple[int, int]]:
+    """Address and bytes of each, in order."""
+    return [
+        (block.address, block.num_bytes)
+        for segment in allocator.segments()
+        for block in segment.blocks
+        if not block.is_free
+    ]
+
+
 @pytest.mark.parametrize(
     ("requested", "allocated", "reserved"),
     [
@@ -146,7 +156,7 @@ def test_blocks_never_overlap_and_the_sums_hold(
             released = list(live)[operation % len(live)]
             allocator.free(released)
             del live[released]
-        blocks = allocator.blocks()
+        blocks = live_blocks(allocator)
         assert sum(size for _, size in blocks) == allocator.allocated
         assert all(a + n <= b for (a, n), (b, _) in pairwise(blocks))
         assert 0 <= allocator.allocated <= allocator.reserved
@@ -170,7 +180,7 @@ def test_blocks_never_overlap_and_the_sums_hold(
         allocator.free(number)
     allocator.empty_cache()
 
-    assert (allocator.allocated, allocator.reserved, allocator.blocks()) == (0, 0, [])
+    assert (allocator.allocated, allocator.reserved, live_blocks(allocator)) == (0, 0, [])
     assert allocator.segments() == []
 
 
@@ -210,6 +220,44 @@ def test_pages_of_an_expandable_segment_go_back_from_its_middle() -> None:
     assert len(allocator.segments()) == 2
 
 
+def test_a_segment_grows_behind_what_is_held_once_its_end_went_back() -> None:
+    allocator = Allocator(settings=EXPANDABLE)
+    for name in "ab":
+        allocator.allocate(name, 20 * MIB)
+    allocator.free("b")
+    allocator.empty_cache()
+
+    allocator.allocate("c", 20 * MIB)
+
+    assert allocator.reserved == 40 * MIB
+    assert allocator.address_of("c") == allocator.address_of("a") + 20 * MIB
+
+
+@pytest.mark.parametrize(("capacity", "fits"), [(61 * MIB, True), (59 * MIB, False)])
+def test_the_free_end_of_a_segment_is_either_used_or_given_back(capacity: int, fits: bool) -> None:
+    """20 MiB are held, as many free behind them, and 2 in a segment of their own: 30 take 40."""
+    allocator = Allocator(capacity, EXPANDABLE)
+    for name, num_bytes in (("held", 20 * MIB), ("free", 20 * MIB), ("small", MIB)):
+        allocator.allocate(name, num_bytes)
+    allocator.free("free")
+    allocator.free("small")
+
+    assert allocator.would_fit(30 * MIB) is fits
+    assert allocator.allocate("wanted", 30 * MIB) is fits
+
+
+def test_a_cached_block_is_no_larger_than_may_be_left_over() -> None:
+    settings = AllocatorSettings(max_split_bytes=50 * MIB, max_non_split_rounding_bytes=20 * MIB)
+    allocator = Allocator(settings=settings)
+    allocator.allocate("large", 100 * MIB)
+    allocator.free("large")
+
+    allocator.allocate("far", 60 * MIB)
+    assert allocator.reserved == 160 * MIB
+    allocator.allocate("near", 82 * MIB)
+    assert allocator.reserved == 160 * MIB
+
+
 def test_a_block_above_the_split_limit_is_kept_for_large_requests() -> None:
     allocator = Allocator(settings=AllocatorSettings(max_split_bytes=20 * MIB))
     allocator.allocate("large", 64 * MIB)
@@ -219,7 +267,7 @@ def test_a_block_above_the_split_limit_is_kept_for_large_requests() -> None:
     allocator.allocate("again", 50 * MIB)
 
     assert allocator.reserved == 76 * MIB
-    assert dict(allocator.blocks())[allocator.address_of("again")] == 64 * MIB
+    assert dict(live_blocks(allocator))[allocator.address_of("again")] == 64 * MIB
 
 
 def test_power_of_two_divisions_round_up() -> None:
@@ -229,6 +277,12 @@ def test_power_of_two_divisions_round_up() -> None:
     assert [allocator.rounded(size) for size in (512, 1200, 5000, 2**20 + 1, 2**21)] == [
         512, 1536, 5120, 2**20 + 2**18, 2**21,
     ]  # fmt: skip
+
+
+def test_divisions_of_all_sizes_leave_those_up_to_a_mebibyte() -> None:
+    assert settings_of("roundup_power2_divisions:[>:4]")[0].roundup_power2_divisions == (
+        0, *[4] * 15
+    )  # fmt: skip
 
 
 def test_divisions_may_differ_by_size() -> None:

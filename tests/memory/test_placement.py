@@ -10,6 +10,7 @@ from itertools import accumulate
 from typing import Any
 
 import pytest
+import torch
 
 from neusight.memory.placement import (
     ALLOCATOR_OPTION,
@@ -216,6 +217,14 @@ def test_what_each_of_equal_steps_keeps_adds_up(count: int) -> None:
     assert memory.growth == (4 * MIB if count > 2 else 0)
 
 
+def test_what_comes_before_the_steps_is_no_growth() -> None:
+    setup = Step("setup", (Alloc(0, 4 * MIB),), 5)
+
+    memory = memory_of(Recording((setup,), gpu="H100", torch_version="2.13"), capacity_bytes=10**9)
+
+    assert (memory.growth, memory.steps_left) == (0, None)
+
+
 def test_a_program_that_keeps_something_of_each_step_runs_out_in_the_step_that_is_too_much() -> (
     None
 ):
@@ -255,6 +264,7 @@ def memory_as_profiled(
     model: str, torch_version: str, monkeypatch: pytest.MonkeyPatch
 ) -> MemoryTimeline:
     """The forecast with the workspaces that the profiled torch took."""
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)  # the program switches it on
     monkeypatch.syspath_prepend(str(EXAMPLE.parent))
     spec = importlib.util.spec_from_file_location("compare_with_profile", EXAMPLE)
     assert spec is not None and spec.loader is not None

@@ -12,6 +12,7 @@ import torch
 from torch.cuda import _memory_viz
 
 import neusight
+from neusight.memory.placement import ALLOCATOR_OPTION
 from neusight.memory.snapshot import History, frames_of, memory_snapshot
 from neusight.predictors.gpu import find_gpu
 from neusight.recording.recording import Alloc, Entry, Free, Recording, Step, StorageRef
@@ -206,3 +207,24 @@ def test_equal_recordings_give_equal_bytes(tmp_path: Path) -> None:
     first, second = (pickle.dumps(memory_snapshot(program, find_gpu("H100"))) for _ in range(2))
 
     assert first == second
+
+
+@pytest.mark.parametrize(
+    ("text", "settings"),
+    [
+        ("", {"max_split_size": -1, "garbage_collection_threshold": 0.0,
+              "expandable_segments": False}),
+        ("max_split_size_mb:64,garbage_collection_threshold:0.5,expandable_segments:True",
+         {"max_split_size": 64 * MIB, "garbage_collection_threshold": 0.5,
+          "expandable_segments": True}),
+    ],
+)  # fmt: skip
+def test_settings_of_the_allocator_are_those_of_the_program(
+    text: str, settings: dict[str, object]
+) -> None:
+    step = Step("train", (Alloc(0, MIB),))
+    recording = Recording((step,), "H100", "2.13", options={ALLOCATOR_OPTION: text})
+
+    found = memory_snapshot(recording, find_gpu("H100"))["allocator_settings"]
+
+    assert found == {"PYTORCH_CUDA_ALLOC_CONF": text, **settings}

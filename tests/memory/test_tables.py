@@ -7,8 +7,7 @@ from dataclasses import astuple, replace
 from recorded_calls import recorded_calls
 from small_programs import PROGRAMS, recorded
 
-from neusight.memory.allocator_settings import settings_of
-from neusight.memory.placement import memory_on
+from neusight.memory.placement import ALLOCATOR_OPTION, memory_on
 from neusight.memory.snapshot import memory_snapshot
 from neusight.memory.workspaces import Need, Workspaces
 from neusight.predictors.gpu import find_gpu
@@ -50,9 +49,10 @@ def test_programs_lie_in_segments_as_the_golden_table_has_them() -> None:
     for name in PROGRAMS:
         recording = recorded(name).recording
         for text, capacity in SETTINGS:
+            options = {**recording.options, ALLOCATOR_OPTION: text}
             found = memory_on(
-                recording, gpu, capacity_bytes=capacity + gpu.context_bytes,
-                settings=settings_of(text)[0],
+                replace(recording, options=options), gpu,
+                capacity_bytes=capacity + gpu.context_bytes,
             )  # fmt: skip
             end = found.events[-1]
             lines.append(

@@ -33,8 +33,8 @@ from neusight.recording.recording import (
     StorageRef,
     Synchronize,
 )
+from neusight.timeline.compiled_calls import compiled_call_ns
 from neusight.timeline.host import PLAIN
-from neusight.timeline.launches import compiled_call_ns
 from neusight.timeline.steps import schedule
 
 INFERENCE, FORWARD, BACKWARD = COMPILED_CODE
@@ -94,6 +94,12 @@ def test_a_break_costs_the_calls_after_it_and_the_waits_on_its_line() -> None:
     assert read.wait_us > 0
     assert printed == Break(PRINTED.line, PRINTED.reason)  # what follows it does not run any more
     assert loop.line == "a:1"
+
+
+def test_breaks_of_a_program_without_steps_cost_nothing_known() -> None:
+    assert compilation().breaks == tuple(
+        Break(*stop[::2]) for stop in (READ, PRINTED, GraphBreak("a:1", "a:1", "loop"))
+    )
 
 
 def test_functions_that_go_on_after_a_break_are_known_by_its_line() -> None:

@@ -32,6 +32,15 @@ HOST = replace(PLAIN, fastest=0.5, slowest=2.0)
 GEMM = Kernel.gemm(1000, 1000, 1000, dtype="bfloat16")
 
 
+def test_nothing_takes_no_time() -> None:
+    nothing = Verdict()
+
+    assert nothing.step_latency == (0.0, 0.0, 0.0)
+    figures = {name: value for name, value in vars(nothing).items() if type(value) in (int, float)}
+    assert {"latency_us", "mfu", "num_ops"} <= set(figures)
+    assert set(figures.values()) == {0}
+
+
 def test_the_interval_of_a_busy_gpu_is_that_of_its_kernels_added_up() -> None:
     kernels = [
         kernel_span(microseconds=60.0, low=50.0, high=80.0),

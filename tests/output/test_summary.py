@@ -11,10 +11,9 @@ import pytest
 from neusight.failure import FAILURE_OPTION, OUT_OF_MEMORY_OPTION
 from neusight.memory.allocator_settings import AllocatorSettings
 from neusight.memory.placement import MemoryEvent, MemoryTimeline, OutOfMemory, StepMemory
-from neusight.output.batch import Batch
 from neusight.output.figures import Row, StepLatency, Verdict
 from neusight.output.summary import SummaryData, describe, headline, to_json
-from neusight.recording.recording import STEP_OPTION, Alloc, Step
+from neusight.recording.recording import STEP_OPTION, Alloc, Batch, Step
 from timelines import ROUND_GPU, op, recording_of
 
 MIB, GIB = 2**20, 2**30
@@ -157,6 +156,13 @@ def test_the_op_that_ran_out_of_memory_is_reported() -> None:
     assert (
         "            out of memory in step 3 at aten::mm in (no module): 2.00 GiB more, with "
         "9.00 GiB allocated" in text
+    )
+
+
+def test_a_workspace_that_there_was_no_space_for_is_reported() -> None:
+    assert (
+        "            no space for 1.00 GiB of cuDNN's workspace: other kernels run, which may be "
+        "slower\n" in describe(found(memory=replace(MEMORY, most_left_out=GIB)))
     )
 
 

@@ -47,6 +47,18 @@ def test_views_share_their_storage_and_its_address() -> None:
     assert inside(facts) == [True, True, True, True]
 
 
+def test_a_tensor_that_stands_twice_is_copied_once_with_its_gradient() -> None:
+    def facts(x: torch.Tensor) -> list[Any]:
+        parameter = nn.Parameter(x)
+        parameter.sum().backward()
+        first, second = copy.deepcopy([parameter, parameter])
+        gradient = first.grad
+        assert gradient is not None
+        return [first is second, gradient.shape, gradient is not parameter.grad]
+
+    assert inside(facts) == [True, (4, 3), True]
+
+
 def test_copies_are_tensors_of_the_same_kind() -> None:
     def facts(x: torch.Tensor) -> list[Any]:
         parameter = nn.Parameter(x)
@@ -63,14 +75,6 @@ def test_copies_are_tensors_of_the_same_kind() -> None:
         ] + [deep.data_ptr() != parameter.data_ptr(), shallow.data_ptr() == parameter.data_ptr()]
 
     assert inside(facts) == [(True, True, True, "cuda:0")] * 2 + [True, True]
-
-
-def test_deep_copies_keep_what_is_shared() -> None:
-    def facts(x: torch.Tensor) -> bool:
-        first, second = copy.deepcopy([x, x])
-        return first is second
-
-    assert inside(facts)
 
 
 def test_only_leaves_can_be_copied_deeply() -> None:

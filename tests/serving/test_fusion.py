@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from neusight.predictors.errors import OptionError
 from neusight.predictors.kernel import AttentionSize, GemmSize, Kernel, KernelClass
-from neusight.serving.fusion import Fused, engine_launches, joined_products, with_attention
+from neusight.serving.fusion import engine_launches, joined_products, with_attention
 from neusight.serving.launches import EXPERTS, LaunchedKernel
 from neusight.serving.parallel import tensor_parallel
 from neusight.serving.quantization import Adapters, adapted, quantized
@@ -107,14 +109,22 @@ def model() -> list[LaunchedKernel]:
     ]
 
 
-def names(fused: Fused) -> list[str]:
-    return [launch.kernel.name for launch in fused.launches]
+def fused(launches: list[LaunchedKernel]) -> tuple[LaunchedKernel, ...]:
+    return engine_launches(launches, tokens=TOKENS)
+
+
+def names(launches: Sequence[LaunchedKernel]) -> list[str]:
+    return [launch.kernel.name for launch in launches]
+
+
+def unmatched(launches: Sequence[LaunchedKernel]) -> list[str]:
+    return [launch.kernel.name for launch in launches if launch.is_unmatched]
 
 
 def test_a_decoder_layer_becomes_the_kernels_of_an_engine() -> None:
-    fused = engine_launches(model(), tokens=TOKENS)
+    found = fused(model())
 
-    assert names(fused) == [
+    assert names(found) == [
         "embedding",
         "rms_norm",
         "gemm",
@@ -129,16 +139,14 @@ def test_a_decoder_layer_becomes_the_kernels_of_an_engine() -> None:
         "add_rms_norm",
         "gemm",
     ]
-    assert fused.unmatched == ()
+    assert unmatched(found) == []
 
 
 def test_a_mask_that_is_as_large_as_the_embeddings_by_chance_is_not_made_in_each_step() -> None:
     launches = model()
     launches.insert(2, pointwise("le", TOKENS * HIDDEN, "m"))
 
-    assert names(engine_launches(launches, tokens=TOKENS)) == names(
-        engine_launches(model(), tokens=TOKENS)
-    )
+    assert names(fused(launches)) == names(fused(model()))
 
 
 def test_a_norm_of_rows_less_their_mean_is_one_kernel() -> None:
@@ -152,16 +160,16 @@ def test_a_norm_of_rows_less_their_mean_is_one_kernel() -> None:
         product(HIDDEN, HIDDEN, "n.b"),
     ]
 
-    fused = engine_launches(launches, tokens=TOKENS)
+    found = fused(launches)
 
-    assert names(fused) == ["gemm", "rms_norm", "gemm"]
-    assert fused.unmatched == ()
+    assert names(found) == ["gemm", "rms_norm", "gemm"]
+    assert unmatched(found) == []
 
 
 def test_products_of_one_input_are_merged() -> None:
-    fused = engine_launches(model(), tokens=TOKENS)
+    found = fused(model())
 
-    sizes = [item.kernel.size for item in fused.launches if isinstance(item.kernel.size, GemmSize)]
+    sizes = [item.kernel.size for item in found if isinstance(item.kernel.size, GemmSize)]
     assert [(size.n, size.k) for size in sizes] == [
         ((HEADS + 2 * KV_HEADS) * DIM, HIDDEN),
         (HIDDEN, HEADS * DIM),
@@ -172,8 +180,8 @@ def test_products_of_one_input_are_merged() -> None:
 
 
 def test_a_merged_product_reads_its_input_once() -> None:
-    fused = engine_launches(model(), tokens=TOKENS)
-    merged = next(item.kernel for item in fused.launches if item.kernel.name == "gemm")
+    found = fused(model())
+    merged = next(item.kernel for item in found if item.kernel.name == "gemm")
     assert isinstance(merged.size, GemmSize)
 
     whole = Kernel.gemm(TOKENS, merged.size.n, HIDDEN, dtype="bfloat16")
@@ -182,17 +190,17 @@ def test_a_merged_product_reads_its_input_once() -> None:
 
 
 def test_attention_reads_each_key_once_whatever_the_model_repeats() -> None:
-    fused = engine_launches(model(), tokens=TOKENS)
+    found = fused(model())
 
-    size = next(item.kernel.size for item in fused.launches
+    size = next(item.kernel.size for item in found
                 if isinstance(item.kernel.size, AttentionSize))  # fmt: skip
     assert size.kv_heads == KV_HEADS
 
 
 def test_a_norm_with_a_residual_moves_two_tensors_each_way() -> None:
-    fused = engine_launches(model(), tokens=TOKENS)
+    found = fused(model())
 
-    added = next(item.kernel for item in fused.launches if item.kernel.name == "add_rms_norm")
+    added = next(item.kernel for item in found if item.kernel.name == "add_rms_norm")
     assert (added.bytes_read, added.bytes_written) == (4 * TOKENS * HIDDEN, 4 * TOKENS * HIDDEN)
 
 
@@ -226,6 +234,25 @@ def test_attention_written_as_products_is_one_kernel() -> None:
     assert found.kernel.size[:6] == (1, HEADS, HEADS, TOKENS, 32, DIM)
 
 
+@pytest.mark.parametrize(
+    "between",
+    [
+        [LaunchedKernel(Kernel.rows(
+            KernelClass.GATHER, "gather", 1, 64, dtype="bfloat16", bytes_read=1, bytes_written=1,
+        ), "a")],
+        [pointwise("mul", 64, "a")] * 17,
+    ],
+    ids=["a gather", "many"],
+)  # fmt: skip
+def test_products_with_anything_else_between_them_are_no_attention(
+    between: list[LaunchedKernel],
+) -> None:
+    scores = LaunchedKernel(Kernel.gemm(TOKENS, 32, DIM, batch=HEADS, dtype="bfloat16"), "a")
+    launches = [scores, *between, scores]
+
+    assert with_attention(launches) == tuple(launches)
+
+
 def test_attention_that_upcasts_keeps_the_cache_in_the_dtype_of_its_projections() -> None:
     softmax = Kernel.rows(
         KernelClass.SOFTMAX, "softmax", HEADS * TOKENS, 32, dtype="float32", bytes_read=1,
@@ -243,6 +270,32 @@ def test_attention_that_upcasts_keeps_the_cache_in_the_dtype_of_its_projections(
     assert found.kernel.dtype == "bfloat16"
 
 
+def test_products_of_no_module_are_not_joined() -> None:
+    assert joined_products([product(HIDDEN, HIDDEN, "")] * 2) == [(0,), (1,)]
+
+
+def test_norms_of_queries_and_keys_stay_before_the_rotary_embedding() -> None:
+    launches = model()
+    at = next(at for at, item in enumerate(launches) if item.module == "m.0.attn.v") + 1
+
+    found = fused([*launches[:at], *norm("m.0.attn.q_norm"), *launches[at:]])
+
+    assert names(found)[2:6] == ["gemm", "rms_norm", "rotary", "cache_write"]
+
+
+def test_pointwise_kernels_behind_an_attention_are_one() -> None:
+    numel = TOKENS * HEADS * DIM
+    gate = [pointwise("sigmoid", numel, "a"), pointwise("mul", numel, "a", reads=2)]
+    read = LaunchedKernel(attention(), "a")
+
+    [*_, alone] = fused([product(HIDDEN, HIDDEN, "q"), read, gate[0]])
+    [*_, joined] = fused([product(HIDDEN, HIDDEN, "q"), read, *gate])
+
+    assert alone == gate[0]
+    assert joined.kernel.name == "sigmoid_mul"
+    assert (joined.kernel.bytes_read, joined.kernel.bytes_written) == (4 * numel, 2 * numel)
+
+
 def test_what_no_pattern_knows_is_named_and_kept() -> None:
     sort = Kernel.rows(
         KernelClass.SORT, "sort_rows", TOKENS, HIDDEN, dtype="bfloat16", bytes_read=1,
@@ -254,10 +307,10 @@ def test_what_no_pattern_knows_is_named_and_kept() -> None:
         product(HIDDEN, HIDDEN, "m.b"),
     ]
 
-    fused = engine_launches(launches, tokens=TOKENS)
+    found = fused(launches)
 
-    assert fused.unmatched == ("sort_rows",)
-    assert "sort_rows" in names(fused)
+    assert unmatched(found) == ["sort_rows"]
+    assert "sort_rows" in names(found)
 
 
 def experts() -> list[LaunchedKernel]:
@@ -283,9 +336,9 @@ def experts() -> list[LaunchedKernel]:
 
 
 def test_a_mixture_of_experts_becomes_routing_two_products_and_a_sum() -> None:
-    fused = engine_launches(experts(), tokens=TOKENS)
+    found = fused(experts())
 
-    assert names(fused) == [
+    assert names(found) == [
         "gemm", "topk_softmax", "align_experts", "align_experts", EXPERTS, "silu_mul", EXPERTS,
         "add_experts", "add", "gemm",
     ]  # fmt: skip
@@ -308,9 +361,9 @@ def latent() -> list[LaunchedKernel]:
 
 
 def test_attention_over_latent_vectors_expands_queries_instead_of_the_cache() -> None:
-    fused = engine_launches(latent(), tokens=TOKENS)
+    found = fused(latent())
 
-    sizes = [item.kernel.size for item in fused.launches if item.kernel.name != "cache_write"]
+    sizes = [item.kernel.size for item in found if item.kernel.name != "cache_write"]
     assert sizes[1] == GemmSize(HEADS, TOKENS, 128, 64)
     assert sizes[2] == AttentionSize(
         1, HEADS, 1, TOKENS, TOKENS + PAST, 128 + 32, 128, causal=True, backward=False
@@ -319,7 +372,7 @@ def test_attention_over_latent_vectors_expands_queries_instead_of_the_cache() ->
 
 
 def test_ranks_share_the_heads_of_latent_attention() -> None:
-    found = tensor_parallel(engine_launches(latent(), tokens=TOKENS).launches, 2)
+    found = tensor_parallel(fused(latent()), 2)
 
     sizes = [item.kernel.size for item in found if isinstance(item.kernel.size, GemmSize)]
     assert GemmSize(HEADS // 2, TOKENS, 128, 64) in sizes
@@ -330,9 +383,9 @@ def test_ranks_share_the_heads_of_latent_attention() -> None:
 
 
 def test_tensor_parallel_cuts_columns_then_rows_and_adds_up() -> None:
-    fused = engine_launches(model(), tokens=TOKENS)
+    found = fused(model())
 
-    found = tensor_parallel(fused.launches, 2)
+    found = tensor_parallel(found, 2)
 
     products = [item.kernel.size for item in found if isinstance(item.kernel.size, GemmSize)]
     assert [(size.n, size.k) for size in products] == [
@@ -348,19 +401,19 @@ def test_tensor_parallel_cuts_columns_then_rows_and_adds_up() -> None:
 
 
 def test_one_rank_launches_what_the_model_does() -> None:
-    launches = engine_launches(model(), tokens=TOKENS).launches
+    launches = fused(model())
 
     assert tensor_parallel(launches, 1) == tuple(launches)
 
 
 def test_the_weights_of_all_ranks_are_those_of_the_model() -> None:
-    fused = engine_launches(model(), tokens=TOKENS)
+    found = fused(model())
 
     def weights(launches: tuple[LaunchedKernel, ...]) -> int:
         sizes = [item.kernel.size for item in launches]
         return sum(size.n * size.k for size in sizes if isinstance(size, GemmSize))
 
-    assert 2 * weights(tensor_parallel(fused.launches, 2)) == weights(fused.launches)
+    assert 2 * weights(tensor_parallel(found, 2)) == weights(found)
 
 
 def test_eager_products_of_one_input_are_all_cut_by_columns() -> None:
@@ -376,7 +429,7 @@ def test_eager_products_of_one_input_are_all_cut_by_columns() -> None:
 
 
 def test_experts_are_cut_and_their_sum_added_up_once() -> None:
-    found = tensor_parallel(engine_launches(experts(), tokens=TOKENS).launches, 2)
+    found = tensor_parallel(fused(experts()), 2)
 
     grouped = [item.kernel.size for item in found if item.kernel.name == EXPERTS]
     assert [(size.n, size.k) for size in grouped if isinstance(size, GemmSize)] == [
@@ -387,7 +440,7 @@ def test_experts_are_cut_and_their_sum_added_up_once() -> None:
 
 
 def test_whole_experts_are_shared_by_ranks() -> None:
-    launches = engine_launches(experts(), tokens=TOKENS).launches
+    launches = fused(experts())
     found = tensor_parallel(launches, 2, expert_parallel=True)
 
     whole = [item.kernel for item in launches if item.kernel.name == EXPERTS]
@@ -400,16 +453,16 @@ def test_whole_experts_are_shared_by_ranks() -> None:
 
 
 def test_experts_that_ranks_cannot_share_are_refused() -> None:
-    launches = engine_launches(experts(), tokens=TOKENS).launches
+    launches = fused(experts())
     with pytest.raises(OptionError, match="does not share 4 experts evenly"):
         tensor_parallel(launches, 3, expert_parallel=True)
     with pytest.raises(OptionError, match="has no experts"):
-        tensor_parallel(engine_launches(model(), tokens=TOKENS).launches, 2, expert_parallel=True)
+        tensor_parallel(fused(model()), 2, expert_parallel=True)
 
 
 def test_heads_that_ranks_cannot_share_are_refused() -> None:
     with pytest.raises(OptionError, match="does not share 4 heads"):
-        tensor_parallel(engine_launches(model(), tokens=TOKENS).launches, 3)
+        tensor_parallel(fused(model()), 3)
 
 
 # -- fewer bits -----------------------------------------------------------------------------------

@@ -175,9 +175,34 @@ def test_a_bias_that_some_points_add_apart_belongs_to_its_product() -> None:
     assert aligned(points) == recorded()
 
 
-def test_points_that_take_another_path_are_refused() -> None:
+@pytest.mark.parametrize(
+    ("changed", "stated"),
+    [
+        (recorded(more=1)[1], "launches 6 kernels for 64 tokens and 5 for 128"),
+        (
+            replace(recorded()[1], launches=recorded()[1].launches[1:]),
+            "launches gemm in model for 64 tokens and add in model for 128",
+        ),
+    ],
+)
+def test_points_that_take_another_path_are_refused(changed: RecordedPoint, stated: str) -> None:
     points = recorded()
-    points[1] = recorded(more=1)[1]
+    points[1] = changed
 
-    with pytest.raises(RecordingError, match="same path for any number of tokens"):
+    with pytest.raises(RecordingError, match=f"{stated}.*same path for any number of tokens"):
         fitted_kernels(points)
+
+
+def test_what_two_sequences_do_not_explain_follows_those_of_one() -> None:
+    sizes = (100, 130, 210, 190, 333)
+    points = [
+        replace(
+            point, launches=(LaunchedKernel(Kernel.elementwise("odd", size, dtype="int8"), "m"),)
+        )
+        for point, size in zip(recorded(), sizes, strict=True)
+    ]
+    [kernel] = fitted_kernels(points)
+
+    found = [kernel.at(point.totals).size for point in points[:4]]
+
+    assert found == [RowsSize(1, size) for size in sizes[:4]]

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from neusight.predictors.errors import OptionError
 from neusight.predictors.gpu import GPU, find_gpu
 from neusight.predictors.kernel import AttentionSize, CollectiveSize, Kernel
+from neusight.predictors.physics.communication.collective import direct_us
 from neusight.predictors.predictor import Estimate
 from neusight.serving.capacity import capacity_of
 from neusight.serving.launches import LaunchedKernel, RecordedPoint
 from neusight.serving.prices import (
+    AttentionLayer,
     Engine,
     StepPrices,
     StepProgram,
     _nodes,
     pipeline_programs,
-    step_program,
 )
 from neusight.serving.quantization import Adapters
 from neusight.serving.scheduler import BOUNDS, Chunk, StepBatch
@@ -71,8 +74,8 @@ def points() -> list[RecordedPoint]:
 
 
 def program(**changed: object) -> StepProgram:
-    given = {"engine": Engine("compiled"), "parameter_bytes": 10**8, **changed}
-    return step_program(points(), **given)
+    given: dict[str, Any] = {"engine": Engine("compiled"), "parameter_bytes": 10**8, **changed}
+    return pipeline_programs(points(), **given)[0]
 
 
 def prices(engine: Engine = Engine("compiled"), **changed: object) -> StepPrices:  # noqa: B008
@@ -185,6 +188,24 @@ def test_ranks_pay_for_what_they_exchange() -> None:
     assert all(layer.heads == 4 and layer.kv_heads == 1 for layer, _ in two.program.attentions)
 
 
+@pytest.mark.parametrize(("ranks", "limit"), [(2, 2**23), (4, 2**19), (8, 2**18)])
+def test_a_small_all_reduce_of_vllm_is_one_shot_and_a_larger_one_two(
+    ranks: int, limit: int
+) -> None:
+    price = prices(Engine("vllm"))
+
+    def us(num_bytes: int) -> float:
+        return price._custom_us(Kernel.collective("all_reduce", num_bytes, ranks))
+
+    def directly(num_bytes: int, *, in_two: bool) -> float:
+        return direct_us(CollectiveSize(num_bytes, ranks, 1), H100, in_two=in_two)
+
+    assert us(limit) == directly(limit, in_two=False)
+    assert us(2**23 + 1) == math.inf == price._custom_us(Kernel.collective("broadcast", 8, ranks))
+    if limit < 2**23:
+        assert us(limit + 1) == directly(limit + 1, in_two=True)
+
+
 def test_the_stages_of_a_pipeline_share_layers_and_weights() -> None:
     given = {"engine": Engine("vllm"), "parameter_bytes": 10**8}
     layered = [
@@ -232,6 +253,23 @@ def test_adapters_take_memory_and_time() -> None:
         4 * 8 * (n + k) * 2 for n, k in ((1024, 512), (512, 512))
     )
     assert with_adapters(batch).gpu_us > prices(engine)(batch).gpu_us
+
+
+def test_latent_attention_keeps_its_values_as_a_part_of_its_keys() -> None:
+    latent = AttentionLayer(16, 1, 576, 512, "bfloat16", "")
+
+    assert latent.cached_bytes("") == 2 * 576
+    assert latent._replace(head_dim_v=576).cached_bytes("float8_e4m3fn") == 2 * 576
+
+
+def test_a_model_that_keeps_nothing_serves_any_number_of_any_length() -> None:
+    stateless = replace(program(), attentions=(), kv_bytes_per_token=0)
+
+    found = capacity_of(
+        stateless, H100, utilization=0.9, max_tokens=2048, max_seqs=256, block_size=16
+    )
+
+    assert (found.num_blocks, found.block_size, found.state_blocks) == (2**24, 2**31, 0)
 
 
 def test_a_model_that_does_not_fit_is_refused_with_what_would() -> None:

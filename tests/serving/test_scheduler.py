@@ -128,6 +128,20 @@ def test_under_priorities_the_least_important_is_preempted_and_the_first_goes_fi
     assert len(batches[0].chunks) == 2
 
 
+def test_under_priorities_a_prompt_under_way_is_preempted_before_what_is_more_important() -> None:
+    requests = [
+        InferenceRequest(0, 0.0, 16, 40, priority=1),
+        InferenceRequest(1, 0.0015, 200, 4, priority=5),
+    ]
+
+    found, _ = run(requests, num_blocks=14, max_num_batched_tokens=32, policy="priority",
+                   keeps_prefixes=False, reserves_input=False)  # fmt: skip
+
+    preempted = {one.request.index: one.preemptions for one in found.served}
+    assert preempted[0] == 0
+    assert preempted[1] >= 1
+
+
 def test_cached_tokens_do_not_enter_again() -> None:
     _, batches = run([InferenceRequest(0, 0.0, 50, 1, cached_tokens=40)])
 

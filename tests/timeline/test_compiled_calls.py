@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from neusight.recording.recording import COMPILED_CODE, Mark
-from neusight.timeline.compiled_calls import begin_compiled, end_compiled
+from neusight.timeline.compiled_calls import begin_compiled, compiled_call_ns, end_compiled
 from neusight.timeline.host import PLAIN
 from neusight.timeline.host_lane import HostLane
-from neusight.timeline.launches import compiled_call_ns
 
 
 @pytest.mark.parametrize("name", COMPILED_CODE)

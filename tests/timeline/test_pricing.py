@@ -7,8 +7,11 @@ from collections.abc import Sequence
 import pytest
 
 from neusight.predictors import GPU, Estimate, Kernel, UnsupportedKernelError, find_gpu
+from neusight.predictors.errors import CalibrationError
+from neusight.predictors.measuring.calibration import Calibration
 from neusight.recording.recording import MathMode, OpCall, OpSignature, Recording, Step, TensorSpec
-from neusight.timeline.pricing import Pricer
+from neusight.timeline.host import PLAIN
+from neusight.timeline.pricing import Pricer, measured_host
 
 SPEC = TensorSpec((1024,), (1,), "float32")
 MATH = MathMode()
@@ -58,6 +61,13 @@ def test_a_view_launches_nothing() -> None:
     signature = OpSignature("aten::t", "default", (("self", SPEC),), (SPEC,))
 
     assert Pricer(find_gpu("H100"), Counting())(OpCall(signature, MATH)) == ()
+
+
+def test_a_cost_of_the_host_that_is_not_known_is_refused() -> None:
+    fitted = Calibration("H100", "tiled", "1", plain_host={"op_us": 1.0, "magic_us": 2.0})
+
+    with pytest.raises(CalibrationError, match=r"does not know \(magic_us\)"):
+        measured_host(PLAIN, fitted)
 
 
 def scaled_mm(dtype: str) -> OpCall:

@@ -152,7 +152,7 @@ def test_the_clock_of_an_event_is_when_its_stream_gets_there() -> None:
 
     scheduler.feed([op("kernel_100"), EventRecord(7, 0)])
 
-    assert scheduler.event_ns(7) == 113_500
+    assert scheduler.streams.event_ns(7) == 113_500
     assert scheduler.host_ns == 13_000
     assert scheduler.device_ns == 113_500
 

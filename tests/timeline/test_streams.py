@@ -9,6 +9,7 @@ import pytest
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.physics.physical_time import Bound
 from neusight.predictors.predictor import Estimate
+from neusight.timeline.host import PLAIN
 from neusight.timeline.launches import Launch
 from neusight.timeline.streams import Streams
 
@@ -20,12 +21,17 @@ def launch(duration_ns: int) -> Launch:
     return Launch(kernel, estimate, duration_ns, 1, "cudaLaunchKernel", False)
 
 
+def streams_of(*, latency_ns: int = 0, gap_ns: int = 0) -> Streams:
+    host = replace(PLAIN, launch_latency_us=latency_ns / 1000, kernel_gap_us=gap_ns / 1000)
+    return Streams(host)
+
+
 def run(streams: Streams, duration_ns: int, *, at_ns: int = 0, stream: int = 0) -> int:
     return streams.run(launch(duration_ns), stream=stream, launched_ns=at_ns)
 
 
 def test_a_kernel_starts_one_latency_after_its_launch() -> None:
-    streams = Streams(latency_ns=7, gap_ns=3)
+    streams = streams_of(latency_ns=7, gap_ns=3)
 
     assert run(streams, 100, at_ns=1000) == 1007
     assert streams.done_ns() == streams.free_ns(0) == 1107
@@ -33,7 +39,7 @@ def test_a_kernel_starts_one_latency_after_its_launch() -> None:
 
 
 def test_queued_kernels_follow_each_other_after_a_gap() -> None:
-    streams = Streams(latency_ns=7, gap_ns=3)
+    streams = streams_of(latency_ns=7, gap_ns=3)
 
     assert run(streams, 100) == 7
     assert run(streams, 100) == 110
@@ -41,7 +47,7 @@ def test_queued_kernels_follow_each_other_after_a_gap() -> None:
 
 
 def test_a_kernel_that_comes_within_the_gap_waits_for_what_is_left_of_it() -> None:
-    streams = Streams(latency_ns=0, gap_ns=10)
+    streams = streams_of(gap_ns=10)
     run(streams, 100)
 
     assert run(streams, 5, at_ns=106) == 110
@@ -49,7 +55,7 @@ def test_a_kernel_that_comes_within_the_gap_waits_for_what_is_left_of_it() -> No
 
 
 def test_streams_run_beside_each_other() -> None:
-    streams = Streams(latency_ns=0, gap_ns=0)
+    streams = streams_of()
 
     assert run(streams, 100, stream=1) == 0
     assert run(streams, 30, stream=2) == 0
@@ -71,7 +77,7 @@ def run_branched(streams: Streams, item: Launch) -> int:
 
 
 def test_a_librarys_streams_begin_behind_the_programs_and_it_goes_on_behind_them() -> None:
-    streams = Streams(latency_ns=0, gap_ns=0)
+    streams = streams_of()
     run(streams, 50)
     streams.fork(0, host_ns=0)
 
@@ -86,7 +92,7 @@ def test_a_librarys_streams_begin_behind_the_programs_and_it_goes_on_behind_them
 
 def test_kernels_of_a_librarys_streams_share_the_gpu() -> None:
     """Each fills 60 % of the SMs: three of 100 ns take 180 ns at least."""
-    streams = Streams(latency_ns=0, gap_ns=0)
+    streams = streams_of()
     streams.fork(0, host_ns=0)
 
     starts = [run_branched(streams, branched(100, number, waves=0.6)) for number in (1, 2, 3)]
@@ -96,7 +102,7 @@ def test_kernels_of_a_librarys_streams_share_the_gpu() -> None:
 
 def test_kernels_that_wait_for_themselves_leave_the_sms_to_others() -> None:
     """Three with twice as many CTAs as there are SMs, which idle between the steps of a product."""
-    streams = Streams(latency_ns=0, gap_ns=0)
+    streams = streams_of()
     streams.fork(0, host_ns=0)
     waiting = [branched(100, number, waves=2.0, bound="launch") for number in (1, 2, 3)]
 
@@ -104,7 +110,7 @@ def test_kernels_that_wait_for_themselves_leave_the_sms_to_others() -> None:
 
 
 def test_a_stream_holds_1024_launches() -> None:
-    streams = Streams(latency_ns=0, gap_ns=0)
+    streams = streams_of()
 
     for number in range(1023):
         streams.enqueue(0, 1000 + number)
@@ -118,7 +124,7 @@ def test_a_stream_holds_1024_launches() -> None:
 
 
 def test_an_event_happens_when_its_stream_has_run_what_it_holds() -> None:
-    streams = Streams(latency_ns=5, gap_ns=0)
+    streams = streams_of(latency_ns=5)
     run(streams, 100)
 
     streams.record_event(1, stream=0, host_ns=0)
@@ -132,7 +138,7 @@ def test_an_event_happens_when_its_stream_has_run_what_it_holds() -> None:
 
 
 def test_events_of_earlier_steps_are_numbered_backwards_from_zero() -> None:
-    streams = Streams(latency_ns=0, gap_ns=0)
+    streams = streams_of()
     for number, host_ns in ((1, 10), (2, 20)):
         streams.record_event(number, stream=0, host_ns=host_ns)
     streams.end_step()

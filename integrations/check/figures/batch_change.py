@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from neusight.integrations.check.figures.metrics import RATE_METRICS, Metric
-from neusight.output.batch import Batch
+from neusight.recording.recording import Batch
 
 
 class BatchChange(NamedTuple):

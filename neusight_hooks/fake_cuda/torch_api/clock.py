@@ -74,7 +74,7 @@ class SimulatedClock:
     def event_us(self, event: int) -> float:
         """When an event is reached on its stream."""
         self._recorder.tape.drain()
-        return self._scheduler.event_ns(event) / _NS_PER_US
+        return self._scheduler.streams.event_ns(event) / _NS_PER_US
 
 
 def install_virtual_time(patches: Patches, recorder: Recorder, clock: SimulatedClock) -> None:

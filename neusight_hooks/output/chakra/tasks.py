@@ -197,13 +197,15 @@ class _Graph:
         self._pending[span.stream].clear()
         is_exchange = span.kernel.kernel_class is KernelClass.COLLECTIVE
         messages = messages_of(span.call.signature) if is_exchange else ()
+        kind: TaskKind = "transfer" if messages and messages[0].is_transfer else "collective"
         begin_ns = span.start_ns
         if not messages:
+            kind = "kernel"
             ready_ns = max(self._was_done_ns, *(self._ends[place] for place in after))
             begin_ns = min(begin_ns, ready_ns)
         place = self._append(
             Task(
-                kind=_kind_of(messages),
+                kind=kind,
                 name=span.kernel.name,
                 lane=span.stream,
                 start_ns=begin_ns - self._step.start_ns,
@@ -222,12 +224,6 @@ class _Graph:
         self.tasks.append(task)
         self._ends.append(end_ns)
         return len(self.tasks) - 1
-
-
-def _kind_of(messages: Sequence[Message]) -> TaskKind:
-    if not messages:
-        return "kernel"
-    return "transfer" if messages[0].is_transfer else "collective"
 
 
 class _Entries:

@@ -84,7 +84,7 @@ def delimited(message: bytes) -> bytes:
     return varint(len(message)) + message
 
 
-def metadata_bytes(attributes: Iterable[Attribute] = ()) -> bytes:
+def metadata_bytes(attributes: Iterable[Attribute]) -> bytes:
     """GlobalMetadata: the version of the schema, and what else is to be known of the file."""
     return _text(1, SCHEMA_VERSION) + b"".join(_bytes(2, _attribute(item)) for item in attributes)
 

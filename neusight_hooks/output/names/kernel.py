@@ -75,7 +75,11 @@ def kernel_display_name(kernel: Kernel, estimate: Estimate, gpu: GPU) -> str:
     if isinstance(kernel.size, AttentionSize):
         return _attention(kernel, kernel.size, gpu)
     if kernel.kernel_class is KernelClass.COLLECTIVE:
-        return f"ncclDevKernel_{_nccl_function(kernel)}(ncclDevKernelArgsStorage<4096ul>)"
+        function = _NCCL_COPIES.get(kernel.name, "SendRecv")  # so all-to-all, gather and scatter
+        if kernel.name in _NCCL_REDUCTIONS:
+            kind = _NCCL_TYPE.get(kernel.dtype, "f32")
+            function = f"{_NCCL_REDUCTIONS[kernel.name]}_Sum_{kind}_RING_LL"
+        return f"ncclDevKernel_{function}(ncclDevKernelArgsStorage<4096ul>)"
     return native_display_name(kernel, gpu)
 
 
@@ -83,13 +87,6 @@ def launched_name(name: str, span: KernelSpan) -> str:
     """The name of a kernel, or that of a copy from or to pinned memory, where the span is one."""
     is_pinned = span.kernel.name in HOST_COPIES and is_pinned_copy(span.call.signature)
     return name.replace("Pageable", "Pinned") if is_pinned else name
-
-
-def _nccl_function(kernel: Kernel) -> str:
-    if kernel.name in _NCCL_REDUCTIONS:
-        kind = _NCCL_TYPE.get(kernel.dtype, "f32")
-        return f"{_NCCL_REDUCTIONS[kernel.name]}_Sum_{kind}_RING_LL"
-    return _NCCL_COPIES.get(kernel.name, "SendRecv")  # so all-to-all, gather and scatter
 
 
 def _gemm(kernel: Kernel, estimate: Estimate, gpu: GPU) -> str:

@@ -101,22 +101,9 @@ def forecast_arguments(kernel: Kernel, estimate: Estimate) -> dict[str, object]:
 
 def shape_arguments(arguments: Iterable[Argument]) -> dict[str, object]:
     """The inputs of an operator as record_shapes shows them."""
-    dims: list[object] = []
-    types: list[str] = []
-    strides: list[object] = []
-    values: list[str] = []
-    for argument in arguments:
-        dim, kind, stride, value = _shown(argument)
-        dims.append(dim)
-        types.append(kind)
-        strides.append(stride)
-        values.append(value)
-    return {
-        "Concrete Inputs": values,
-        "Input type": types,
-        "Input Strides": strides,
-        "Input Dims": dims,
-    }
+    shown = [_shown(argument) for argument in arguments]
+    names = ("Concrete Inputs", "Input type", "Input Strides", "Input Dims")
+    return {name: [row[at] for row in shown] for at, name in enumerate(names)}
 
 
 def passed(signature: OpSignature) -> tuple[Argument, ...]:
@@ -138,20 +125,20 @@ def _wrapped(value: Argument) -> Argument:
     return value
 
 
-def _shown(argument: Argument) -> tuple[object, str, object, str]:
-    """Dims, type, strides and value of one argument."""
+def _shown(argument: Argument) -> tuple[str, str, object, object]:
+    """Value, type, strides and dims of one argument."""
     if isinstance(argument, TensorSpec):
         kind = CPP_TYPES.get(argument.dtype, argument.dtype)
-        return list(argument.shape), kind, list(argument.stride), ""
+        return "", kind, list(argument.stride), list(argument.shape)
     if isinstance(argument, tuple):
         tensors = [item for item in argument if isinstance(item, TensorSpec)]
         if tensors:
-            shapes = [list(item.shape) for item in tensors]
-            return shapes, "TensorList", [list(item.stride) for item in tensors], ""
-        return [], "ScalarList", [], f"[{', '.join(_concrete(item) for item in argument)}]"
+            strides = [list(item.stride) for item in tensors]
+            return "", "TensorList", strides, [list(item.shape) for item in tensors]
+        return f"[{', '.join(_concrete(item) for item in argument)}]", "ScalarList", [], []
     if argument is None or (isinstance(argument, str) and argument not in _SCALARS):
-        return [], "", [], ""
-    return [], "Scalar", [], _concrete(argument)
+        return "", "", [], []
+    return _concrete(argument), "Scalar", [], []
 
 
 def _concrete(value: Argument) -> str:

@@ -29,14 +29,6 @@ _LOSS = "target weight reduction ignore_index"
 _ATTENTION = ("flash", "efficient", "cudnn")
 
 
-def _of_attention(names: str) -> str:
-    return " ".join(
-        name if name[0] == "=" else
-        "|".join(f"_scaled_dot_product_{kind}_attention.{name}" for kind in _ATTENTION)
-        for name in names.split()
-    )  # fmt: skip
-
-
 #: Operators around ops.
 _AROUND: dict[str, str] = {
     "aten::linear": "addmm.mat1|mm.self addmm.mat2|mm.mat2 addmm.self|=",
@@ -57,8 +49,10 @@ _AROUND: dict[str, str] = {
     "aten::cross_entropy_loss": f"_log_softmax.self {_of('nll_loss_forward', _LOSS)} =0.",
     "aten::nll_loss_nd": _of("nll_loss_forward", f"self {_LOSS}"),
     "aten::nll_loss": _of("nll_loss_forward", f"self {_LOSS}"),
-    "aten::scaled_dot_product_attention": _of_attention(
-        "query key value = dropout_p is_causal scale =False"
+    "aten::scaled_dot_product_attention": " ".join(
+        name if name[0] == "=" else
+        "|".join(f"_scaled_dot_product_{kind}_attention.{name}" for kind in _ATTENTION)
+        for name in ["query", "key", "value", "=", "dropout_p", "is_causal", "scale", "=False"]
     ),
     "aten::contiguous": _of("clone", "self memory_format"),
     "aten::reshape": "view.self|clone.self view.size|_unsafe_view.size",
@@ -69,44 +63,29 @@ _AROUND: dict[str, str] = {
         "grad_output indices num_weights padding_idx scale_grad_by_freq =False",
     ),
     "torch::autograd::AccumulateGrad": "detach.self|add_.other|add.other",
-}
+}  # fmt: skip
 _COMPOSITES = frozenset((*_AROUND, "aten::to"))
 _TO_DEVICE = _of(
     "_to_copy", "self dtype layout device pin_memory non_blocking =False memory_format"
 )
 _TO_DTYPE = _of("_to_copy", "self dtype non_blocking =False memory_format")
 
-_COPY = "op.out op.in op.non_blocking"
-#: Operators below an op, whose first tensor is `op.in`, and its result `op.out`.
+#: Operators below ops, whose first tensor is `op.in`, and their result `op.out`.
 _BELOW: dict[tuple[str, str], str] = {
-    **{
-        (f"aten::{op}", "aten::as_strided"): "op.in op.shape op.stride ="
-        for op in ("t", "transpose", "permute", "expand", "select", "slice", "unsqueeze",
-                   "squeeze", "diagonal", "unfold")
-    },
-    ("aten::t", "aten::transpose"): "op.in =0 =1",
-    ("aten::detach", "detach"): "op.in",
-    **{(f"aten::{op}", "aten::copy_"): _COPY for op in ("_to_copy", "clone")},
-    **{
-        (f"aten::{op}", "aten::narrow"): "op.in ? ? ?"
-        for op in ("split", "split_with_sizes", "chunk")
-    },
-    **{
-        (f"aten::{op}", "aten::slice"): "op.in ? ? ? =1"
-        for op in ("split", "split_with_sizes", "chunk")
-    },
-    **{
-        (f"aten::{op}", "aten::empty_like"): "op.in = = = = ="
-        for op in ("zeros_like", "ones_like", "full_like", "native_dropout")
-    },
-    **{
-        (f"aten::{op}", "aten::zero_"): "op.out"
-        for op in ("zeros", "zeros_like", "new_zeros")
-    },
-    **{
-        (f"aten::{op}", "aten::fill_"): "op.out ?"
-        for op in ("zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "zero_")
-    },
+    (f"aten::{op}", name): text
+    for name, text, ops in (
+        ("aten::as_strided", "op.in op.shape op.stride =",
+         "t transpose permute expand select slice unsqueeze squeeze diagonal unfold"),
+        ("aten::transpose", "op.in =0 =1", "t"),
+        ("detach", "op.in", "detach"),
+        ("aten::copy_", "op.out op.in op.non_blocking", "_to_copy clone"),
+        ("aten::narrow", "op.in ? ? ?", "split split_with_sizes chunk"),
+        ("aten::slice", "op.in ? ? ? =1", "split split_with_sizes chunk"),
+        ("aten::empty_like", "op.in = = = = =", "zeros_like ones_like full_like native_dropout"),
+        ("aten::zero_", "op.out", "zeros zeros_like new_zeros"),
+        ("aten::fill_", "op.out ?", "zeros ones full zeros_like ones_like full_like zero_"),
+    )
+    for op in ops.split()
 }  # fmt: skip
 
 #: Ops that return their first tensor in another form.
@@ -136,10 +115,10 @@ def composite_arguments(name: str, within: Sequence[OpSignature]) -> tuple[Argum
             if alternative[0] in "=?":
                 found.append(_constant(alternative))
                 break
-            at = first.get(inner, -1)
-            given = dict(within[at].arguments) if at >= 0 else {}
+            place = first.get(inner)
+            given = {} if place is None else within[place].by_name
             if argument in given:
-                found.append(_origin(given[argument], within[:at]))
+                found.append(_origin(given[argument], within[:place]))
                 break
         else:
             return ()
@@ -159,12 +138,6 @@ def inner_arguments(name: str, op: OpSignature) -> tuple[Argument, ...]:
         known[text] if text in known else _constant(text)
         for (text,) in _parsed(_BELOW.get((op.op, name), ""))
     )
-
-
-def node_arguments(forward: OpSignature) -> tuple[Argument, ...]:
-    """Arguments of the autograd node of an op: the gradients of what it returned."""
-    outputs = forward.output_tensors if forward.op in _LISTS else forward.output_tensors[:1]
-    return tuple(outputs)
 
 
 @cache
@@ -218,21 +191,18 @@ class ShownInputs:
         while above >= 0 and self._spans[above].kind == "operator":
             above = self._spans[above].parent
         op = self._spans[above].call if above >= 0 and self._spans[above].kind == "op" else None
+        if op is None and span.name not in _COMPOSITES:
+            return ""
         if op is None:
-            return self._of_composite(position, span.name)
+            within = self._ops_within(position)
+            composite: tuple[str | int, ...] = (span.name, *map(id, within))
+            if composite not in self._known:
+                self._known[composite] = _text(composite_arguments(span.name, within))
+            return self._known[composite]
         key = (span.name, id(op.signature))
         if key not in self._known:
             shapes = self.of_op(op.signature) if span.call else ""
             self._known[key] = _text(inner_arguments(span.name, op.signature)) or shapes
-        return self._known[key]
-
-    def _of_composite(self, position: int, name: str) -> str:
-        if name not in _COMPOSITES:
-            return ""
-        within = self._ops_within(position)
-        key: tuple[str | int, ...] = (name, *map(id, within))
-        if key not in self._known:
-            self._known[key] = _text(composite_arguments(name, within))
         return self._known[key]
 
     def _ops_within(self, position: int) -> list[OpSignature]:
@@ -256,7 +226,8 @@ class ShownInputs:
             return self.of_operator(position, span)
         key = (span.name, id(forward))
         if key not in self._known:
-            self._known[key] = _text(node_arguments(forward))
+            outputs = forward.output_tensors
+            self._known[key] = _text(outputs if forward.op in _LISTS else outputs[:1])
         return self._known[key]
 
 

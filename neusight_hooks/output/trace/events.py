@@ -96,7 +96,8 @@ class EventLog:
         self._num_indices = 0
         self._num_flows = 0
         self._num_functions = 0
-        self._num_sequences = 0
+        #: How many of autograd's numbers earlier steps had.
+        self.num_sequences = 0
 
     def number_of(self, thread: Thread) -> int:
         """The number that a thread of the host has in the trace."""
@@ -128,7 +129,7 @@ class EventLog:
             indices=self._num_indices,
             flows=self._num_flows,
             functions=self._num_functions,
-            sequence=self._num_sequences,
+            sequence=self.num_sequences,
         )
 
     def num_rows(self) -> int:
@@ -145,7 +146,7 @@ class EventLog:
         self._num_indices += counted.indices
         self._num_flows += counted.flows
         self._num_functions += counted.functions
-        self._num_sequences += counted.sequence
+        self.num_sequences += counted.sequence
 
     # -- events
 
@@ -276,15 +277,6 @@ class EventLog:
         """The next id of a Python function."""
         self._num_functions += 1
         return self._num_functions
-
-    @property
-    def num_sequences(self) -> int:
-        """How many of autograd's numbers earlier steps had."""
-        return self._num_sequences
-
-    def add_sequences(self, number: int) -> None:
-        """A step had so many of autograd's numbers."""
-        self._num_sequences += number
 
 
 def _lines(rows: Iterable[_Row], offset: Counters) -> list[str]:

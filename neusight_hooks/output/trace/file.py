@@ -27,7 +27,8 @@ from neusight.predictors.files import write_atomically
 from neusight.predictors.gpu import GPU
 from neusight.timeline.operators.repeats import repeats_of
 from neusight.timeline.operators.tree import with_operators as add_operators
-from neusight.timeline.spans import StepSpan, Timeline
+from neusight.timeline.spans import Timeline
+from neusight.timeline.steady import shown_steps_of
 
 #: Fixed, so that equal forecasts are equal files: 2024-01-01 00:00:00 UTC.
 BASE_TIME_NS = 1_704_067_200_000_000_000
@@ -123,7 +124,7 @@ def trace_text(
     `notes` joins the key "neusight", which says that this is a forecast.
     """
     shown_memory = memory if profile_memory else None
-    steps = _shown_steps(timeline, max_steps)
+    steps = shown_steps_of(timeline)[-max_steps:]
     repeats = repeats_of(timeline, steps)
     shown = replace(timeline, steps=tuple(steps))
     if with_operators:
@@ -163,34 +164,19 @@ def trace_text(
         host.step(step, repeat)
     of_rank = f", rank {rank} of {world_size}" if world_size > 1 else ""
     gpu_name = f"{gpu.name} (forecast){of_rank}"
-    events = _framed(log, device, host, timeline, steps, shown_memory, gpu_name)
-    return TraceText(trace, events)
+    first_ns = steps[0].start_ns if steps else 0
+    last_ns = max((step.done_ns for step in steps), default=first_ns) + LEAD_NS
+    if shown_memory is not None and steps:
+        write_memory_events(log, timeline, shown_memory, steps, shown)
+    names = names_of_lanes(log, gpu_name, device.streams, first_ns - LEAD_NS)
+    frame = frame_of(log, first_ns - LEAD_NS, last_ns)
+    return TraceText(trace, [text_of(names), *log.texts(), text_of(frame)])
 
 
 def begins_of(timelines: Sequence[Timeline], *, max_steps: int = MAX_STEPS) -> int:
     """When the traces of these begin: a moment before the first of their steps shown."""
-    shown = [_shown_steps(timeline, max_steps) for timeline in timelines]
+    shown = [shown_steps_of(timeline)[-max_steps:] for timeline in timelines]
     return min((steps[0].start_ns for steps in shown if steps), default=0) - LEAD_NS
-
-
-def _framed(
-    log: EventLog,
-    device: DeviceLanes,
-    host: HostLanes,
-    timeline: Timeline,
-    steps: Sequence[StepSpan],
-    memory: MemoryTimeline | None,
-    gpu_name: str,
-) -> list[str]:
-    """The events of these steps, with those of memory, between the names of their lanes and what
-    frames them."""
-    first_ns = steps[0].start_ns if steps else 0
-    last_ns = max((step.done_ns for step in steps), default=first_ns) + LEAD_NS
-    if memory is not None and steps:
-        write_memory_events(log, timeline, memory, steps, host.timeline)
-    names = names_of_lanes(log, gpu_name, device.streams, first_ns - LEAD_NS)
-    frame = frame_of(log, first_ns - LEAD_NS, last_ns)
-    return [text_of(names), *log.texts(), text_of(frame)]
 
 
 def text_of(events: Sequence[Event]) -> str:
@@ -249,8 +235,3 @@ def _packed(data: Iterable[bytes]) -> Iterator[bytes]:
     packer = zlib.compressobj(_COMPRESSION, wbits=_GZIP_WINDOW, strategy=zlib.Z_FILTERED)
     yield from map(packer.compress, data)
     yield packer.flush()
-
-
-def _shown_steps(timeline: Timeline, max_steps: int) -> list[StepSpan]:
-    steady = [step for step in timeline.steps if step.replay.step.kind != "setup"]
-    return (steady or list(timeline.steps))[-max_steps:]

@@ -123,7 +123,7 @@ class HostLanes:
         self._device.annotations(kernels, self._external)
         calls = (span.call for span in spans[step.first_host : step.last_host])
         numbers = (call.sequence_nr or 0 for call in calls if call is not None)
-        log.add_sequences(1 + max(numbers, default=0))
+        log.num_sequences += 1 + max(numbers, default=0)
         if not self._collectives.are_any:  # these count on, too
             rows = WrittenRows(first_row, log.num_rows(), begin, log.counters())
             ends = self._device.ends_of(starts, step.start_ns)

@@ -95,15 +95,17 @@ def _chosen(recorder: Recorder, out: Any, dim: int, index: Any) -> torch.Tensor 
 @handles(aten.bincount.default)
 def _bincount(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     minlength = kwargs.get("minlength", args[2] if len(args) > 2 else 0)
-    is_weighted = (kwargs.get("weights") or (args[1] if len(args) > 1 else None)) is not None
-    source, counts = args[0], None
+    weights = kwargs.get("weights", args[1] if len(args) > 1 else None)
+    source, counts, dtype = args[0], None, torch.int64
+    if weights is not None:  # weights are added, not counted (SummaryOps.cu)
+        dtype = torch.float32 if weights.dtype is torch.float32 else torch.float64
     with recorder.mode.inside():
-        if source in recorder.known and not is_weighted:
+        if source in recorder.known and weights is None:
             counts = torch.bincount(recorder.known.of(source), minlength=minlength)
-        elif minlength and not is_weighted:
+        elif minlength and weights is None:
             counts = _shares(source.numel(), minlength)
     size = max(1, minlength) if counts is None else counts.numel()
-    out = recorder.new_tensor((size,), torch.int64, source)
+    out = recorder.new_tensor((size,), dtype, source)
     recorder.record_handled(func, args, kwargs, out)
     if counts is not None:
         with recorder.mode.inside():

@@ -27,6 +27,14 @@ _TRUE_WHEN_UNKNOWN = frozenset({"aten::all", "aten::isfinite", "aten::isclose", 
 
 _COMPARISONS = frozenset({"aten::lt", "aten::le", "aten::gt", "aten::ge", "aten::ne"})
 
+#: Ops whose values are whatever the memory held.
+_UNINITIALISED = frozenset(
+    f"aten::{name}"
+    for name in (
+        "empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided",
+    )
+)  # fmt: skip
+
 #: Types of lengths, counts and places.
 _COUNTING = (torch.int32, torch.int64)
 
@@ -85,6 +93,8 @@ class Values:
         try:
             with torch.no_grad(), self._mode.inside():
                 result = func(*real_args, **real_kwargs)
+                if func._schema.name in _UNINITIALISED:
+                    result.zero_()  # memory may hold anything, and another thing in each run
         except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError):
             return False  # no CPU kernel for it: the value is unknown, nothing is lost
         invented = any(self._known.is_invented(t) for t in flattened(args, torch.Tensor))

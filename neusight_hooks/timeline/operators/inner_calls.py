@@ -8,6 +8,7 @@ tensor and fills it. The table has those that torch's dispatcher reports there. 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from functools import lru_cache
@@ -138,6 +139,11 @@ _ALWAYS: dict[str, str] = {
 _DEFAULT = "default"
 
 
+def _copied(tensor: TensorSpec | None) -> str:
+    """What makes a tensor contiguous that is not."""
+    return "" if tensor is None or tensor.is_contiguous else f"{_CONTIGUOUS} "
+
+
 #: Rows up to which `index_select` is a kernel; it gathers more. (2 and 32 were seen; the kernel for
 #: few rows of torch's Indexing.cu ends here.)
 _FEW_ROWS = 16
@@ -166,8 +172,7 @@ _FEW_INDICES = 3072
 
 def _embedding_dense_backward(signature: OpSignature) -> str:
     indices = signature.tensor("indices")
-    copied = [f"{_CONTIGUOUS} " for tensor in signature.input_tensors if not tensor.is_contiguous]
-    first = "".join(copied)
+    first = "".join(map(_copied, signature.input_tensors))
     if indices.numel <= _FEW_INDICES:
         return f"{first}view {_ZEROS} *"
     sort = "empty_like[empty] empty_like[empty] arange[empty arange[resize_ *]]"
@@ -185,10 +190,6 @@ def _keeps_format(signature: OpSignature) -> bool:
     return signature.by_name.get("memory_format") in (None, "preserve_format")
 
 
-def _to_copy(signature: OpSignature) -> str:
-    return _TO_COPY if _keeps_format(signature) else "empty copy_[*]"
-
-
 def _constant_pad(signature: OpSignature) -> str:
     pad = signature.by_name.get("pad")
     if isinstance(pad, tuple) and not any(pad):
@@ -198,12 +199,8 @@ def _constant_pad(signature: OpSignature) -> str:
 
 def _roll(signature: OpSignature) -> str:
     dims = signature.by_name.get("dims")
-    once = "empty_like[empty] *"
-    return (
-        once
-        if not isinstance(dims, tuple) or len(dims) < 2
-        else " ".join([f"roll[{once}]"] * len(dims))
-    )
+    count, once = len(dims) if isinstance(dims, tuple) else 0, "empty_like[empty] *"
+    return once if count < 2 else " ".join([f"roll[{once}]"] * count)
 
 
 def _cat(signature: OpSignature) -> str:
@@ -264,19 +261,10 @@ def _grouped_product(signature: OpSignature) -> str:
     return " ".join([f"empty_strided to[_to_copy[{_TO_COPY}]]", *[group] * ends.numel])
 
 
-def _clamp(signature: OpSignature) -> str:
-    """Between numbers the tensor is brought to the type of the result first."""
-    return "to *" if signature.overload == _DEFAULT else ""
-
-
 def _upsample_backward(signature: OpSignature) -> str:
     gradient = signature.input_tensors[0]
     is_dense = gradient.is_contiguous or gradient.is_channels_last
     return "*" if is_dense else f"{_CONTIGUOUS} *"
-
-
-def _index_put_of_copy(signature: OpSignature) -> str:
-    return f"clone[{_TO_COPY}] index_put_[_index_put_impl_[{_index_put(signature)}]]"
 
 
 def _pow(signature: OpSignature) -> str:
@@ -350,10 +338,6 @@ def _loss_with_logits(signature: OpSignature) -> str:
     )
 
 
-def _softmax(signature: OpSignature) -> str:
-    return "" if signature.input_tensors[0].is_contiguous else f"{_CONTIGUOUS} *"
-
-
 def _isin(signature: OpSignature) -> str:
     """Few values are compared one by one with all elements."""
     elements = signature.input_tensors[0]
@@ -362,8 +346,7 @@ def _isin(signature: OpSignature) -> str:
 
 
 def _embedding_bag_backward(signature: OpSignature) -> str:
-    gradient = signature.input_tensors[0]
-    first = "" if gradient.is_contiguous else f"{_CONTIGUOUS} "
+    first = _copied(signature.input_tensors[0])
     sort = "empty_like[empty] empty_like[empty] arange[empty arange[resize_ *]]"
     made = "empty empty empty empty empty empty empty"
     return f"_embedding_bag_dense_backward[{first}{sort} {_ZEROS} {made} *]"
@@ -375,28 +358,18 @@ def _any(signature: OpSignature) -> str:
     return _reduction(signature)
 
 
-def _layer_norm(signature: OpSignature) -> str:
-    first = "" if signature.input_tensors[0].is_contiguous else f"{_CONTIGUOUS} "
-    return f"{first}empty empty empty * view view"
-
-
 #: Rows above which the gradients of a layer norm's weights are added in parts, and columns below
 #: which: 32 for each second one of an H100's 132 SMs (layer_norm_kernel.cu).
 _MANY_ROWS, _FEW_COLUMNS = 64 * 1024, 32 * 66
 
 
 def _layer_norm_backward(signature: OpSignature) -> str:
-    columns = 1
-    shape = signature.by_name.get("normalized_shape")
-    for size in shape if isinstance(shape, tuple) else ():
-        columns *= size if isinstance(size, int) else 1
-    rows = signature.tensor("input").numel // max(1, columns)
-    gradient = signature.optional_tensor("grad_out")
-    is_copied = gradient is not None and not gradient.is_contiguous
-    begins = f"empty empty empty {_CONTIGUOUS} *" if is_copied else "empty empty empty *"
-    if not signature.tensor("input").is_contiguous:
-        begins = f"{_CONTIGUOUS} {begins}"
-    if rows > _MANY_ROWS and columns < _FEW_COLUMNS:
+    shape, data = signature.by_name.get("normalized_shape"), signature.tensor("input")
+    sizes = shape if isinstance(shape, tuple) else ()
+    columns = math.prod(size for size in sizes if isinstance(size, int))
+    gradient = _copied(signature.optional_tensor("grad_out"))
+    begins = f"{_copied(data)}empty empty empty {gradient}*"
+    if data.numel // max(1, columns) > _MANY_ROWS and columns < _FEW_COLUMNS:
         return f"{begins} empty empty * sum[as_strided *] sum[as_strided *]"
     return f"{begins} *"
 
@@ -420,16 +393,6 @@ def _group_norm_backward(signature: OpSignature) -> str:
     of_input = "empty empty empty view view resize_ * * view view view view view view *"
     of_weights = " *" if any(mask[1:]) else ""
     return f"{begins} * {of_input if mask[0] else ''}{of_weights}"
-
-
-def _pool(signature: OpSignature) -> str:
-    last = " as_strided_" if signature.input_tensors[0].is_channels_last else ""
-    return f"empty resize_{last} *"
-
-
-def _pool_backward(signature: OpSignature) -> str:
-    last = " as_strided_" if signature.input_tensors[-1].is_channels_last else ""
-    return f"zeros_like[empty_like[empty] zero_[fill_[*]]]{last} *"
 
 
 #: How torch's own batch norm divides rows among CTAs (Normalization.cuh): rows of a thread, most
@@ -492,11 +455,10 @@ def _efficient_attention_backward(signature: OpSignature) -> str:
     by_rows = TensorSpec(
         (batch, rows, heads, width), tuple(gradient.stride[dim] for dim in (0, 2, 1, 3)), ""
     )
-    first = "" if by_rows.is_contiguous else f"{_CONTIGUOUS} "
     bias = f"empty {_SLICE} " if has_bias else ""
     summed = f"to to mul[*] sum[as_strided *] transpose[{_VIEW}] {_CONTIGUOUS} empty"
     sums = summed if gradient.dtype == "float32" else "empty empty zero_[fill_[*]]"
-    inside = f"{first}empty empty empty {bias}{sums} *"
+    inside = f"{_copied(by_rows)}empty empty empty {bias}{sums} *"
     return (
         f"{_TRANSPOSES_3} {_TRANSPOSES_2} _efficient_attention_backward[{inside}] {_TRANSPOSES_3}"
     )
@@ -622,14 +584,15 @@ _BY_ARGUMENTS: dict[str, Callable[[OpSignature], str]] = {
     "embedding": _embedding,
     "embedding_dense_backward": _embedding_dense_backward,
     "index_select": _index_select,
-    "index_put": _index_put_of_copy,
+    "index_put": lambda call: f"clone[{_TO_COPY}] index_put_[_index_put_impl_[{_index_put(call)}]]",
     "index_put_": lambda call: f"_index_put_impl_[{_index_put(call)}]",
     "_index_put_impl_": _index_put,
-    "_to_copy": _to_copy,
+    "_to_copy": lambda call: _TO_COPY if _keeps_format(call) else "empty copy_[*]",
     "empty_like": lambda call: "empty_strided" if _keeps_format(call) else "empty",
     "clone": lambda call: _TO_COPY if _keeps_format(call) else "empty_like[empty] copy_[*]",
     "cat": _cat,
-    "clamp": _clamp,
+    # Between numbers the tensor is brought to the type of the result first.
+    "clamp": lambda call: "to *" if call.overload == _DEFAULT else "",
     "stack": _stack,
     "masked_fill": _masked_fill,
     "masked_fill_": _masked_fill_,
@@ -650,7 +613,10 @@ _BY_ARGUMENTS: dict[str, Callable[[OpSignature], str]] = {
     **dict.fromkeys(("all", "amax", "amin", "linalg_vector_norm", "prod"), _reduction),
     **dict.fromkeys(("sum", "mean"), _whole_or_dims),
     **dict.fromkeys(("argmax", "argmin"), _extremum_at),
-    **dict.fromkeys(("_softmax", "_log_softmax"), _softmax),
+    **dict.fromkeys(
+        ("_softmax", "_log_softmax"),
+        lambda call: f"{copied}*" if (copied := _copied(call.input_tensors[0])) else "",
+    ),
     "logsumexp": _logsumexp,
     "isin": _isin,
     "_grouped_mm": _grouped_product,
@@ -662,12 +628,19 @@ _BY_ARGUMENTS: dict[str, Callable[[OpSignature], str]] = {
         ("max", "min"),
         lambda call: "empty as_strided *" if call.overload == _DEFAULT else "",
     ),
-    "native_layer_norm": _layer_norm,
+    "native_layer_norm": lambda call: (
+        f"{_copied(call.input_tensors[0])}empty empty empty * view view"
+    ),
     "native_layer_norm_backward": _layer_norm_backward,
     "native_batch_norm": _batch_norm,
     "native_batch_norm_backward": _batch_norm_backward,
-    "_adaptive_avg_pool2d": _pool,
-    "_adaptive_avg_pool2d_backward": _pool_backward,
+    "_adaptive_avg_pool2d": lambda call: (
+        f"empty resize_{' as_strided_' * call.input_tensors[0].is_channels_last} *"
+    ),
+    "_adaptive_avg_pool2d_backward": lambda call: (
+        "zeros_like[empty_like[empty] zero_[fill_[*]]]"
+        f"{' as_strided_' * call.input_tensors[-1].is_channels_last} *"
+    ),
     "_scaled_dot_product_cudnn_attention": _cudnn_attention,
     "convolution": _convolution,
     "convolution_backward": _convolution_backward,

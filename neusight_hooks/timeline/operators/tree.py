@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import NamedTuple, Union
+from typing import Any, NamedTuple, Union
 
 from neusight.recording.recording import UNSEEN, WHOLE, Operator, OpSignature, Step
 from neusight.timeline.operators.inner_calls import (
@@ -257,21 +257,22 @@ def _planned(events: Sequence[_Event]) -> _Plan:
     ends: list[int] = []
     num_ends, op, num_times = 0, -1, 0
     stretches: list[list[_Event]] = [[]]
+
+    def change(index: int, **fields: Any) -> None:
+        item = items[index]
+        assert isinstance(item, _Item)
+        items[index] = item._replace(**fields)
+
     for event in events:
         if isinstance(event, _RuntimeCalls):
             items += [opened[-1] if opened else -1] * event.num_calls
             if opened:
-                innermost = items[opened[-1]]
-                assert isinstance(innermost, _Item)
-                items[opened[-1]] = innermost._replace(launches=True)
+                change(opened[-1], launches=True)
             stretches += [[] for _ in range(event.num_calls)]
             continue
         stretches[-1].append(event)
         if event is None and opened:
-            index = opened.pop()
-            item = items[index]
-            assert isinstance(item, _Item)
-            items[index] = item._replace(ends=num_times)
+            change(opened.pop(), ends=num_times)
         elif event is None:
             ends.append(num_times)
             num_ends += not items
@@ -279,9 +280,7 @@ def _planned(events: Sequence[_Event]) -> _Plan:
             if event.kind == "op":
                 op = len(items)
                 for index in opened:
-                    item = items[index]
-                    assert isinstance(item, _Item)
-                    items[index] = item._replace(has_op=True)
+                    change(index, has_op=True)
             parent = opened[-1] if opened else -1
             opened.append(len(items))
             items.append(_Item(event, num_times, -1, parent, event.kind == "op"))
@@ -631,8 +630,6 @@ class _StepTree:
 
     def _end(self, time_ns: int) -> None:
         """The innermost operator ends."""
-        if not self._open:
-            return
         frame, end_ns = self._open.pop(), max(time_ns, self._least_ends.pop())
         self._host[frame.position] = self._host[frame.position]._replace(
             duration_ns=end_ns - frame.start_ns, sequence_nr=frame.sequence_nr

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from neusight.recording.recording import OpCall, Recording, Replay, Step, replays
+from neusight.recording.recording import OpCall, Recording, Replay, replays
 from neusight.timeline.ranks.groups import parts_of
 
 #: Steps of all ranks together that are looked at one by one where ranks do not meet: a pipeline of
@@ -61,7 +61,9 @@ class _MeetingSteps(NamedTuple):
         found: list[range] = []
         first = 0
         for step in recording.steps:
-            if _meets(step, recording.rank, ranks):
+            calls = (entry for entry in step.entries if isinstance(entry, OpCall))
+            parts = (part for call in calls for part in parts_of(call, recording.rank))
+            if any(len(ranks.intersection(part.ranks)) > 1 for part in parts):
                 found.append(range(first, first + step.count))
             first += step.count
         return cls(tuple(found))
@@ -83,15 +85,6 @@ class _MeetingSteps(NamedTuple):
         """The number of the step at a place."""
         for numbers in self.ranges:
             if place < len(numbers):
-                return numbers[place]
+                break
             place -= len(numbers)
-        raise IndexError(place)
-
-
-def _meets(step: Step, rank: int, ranks: frozenset[int]) -> bool:
-    return any(
-        len(ranks.intersection(part.ranks)) > 1
-        for entry in step.entries
-        if isinstance(entry, OpCall)
-        for part in parts_of(entry, rank)
-    )
+        return numbers[place]

@@ -100,20 +100,16 @@ def _cut_by_calls(
     """Cut until each call was reached by all ranks that take part in it."""
     counts = [[step.count for step in one.steps] for one in recordings]
     while True:
-        totals = [_total(found, kept) for found, kept in zip(calls, counts, strict=True)]
+        totals = [
+            sum(map(_times, found, kept), Counter())
+            for found, kept in zip(calls, counts, strict=True)
+        ]
         least = _least(totals)
         if least == _most(totals):
             break
         counts = [_within(found, kept, least) for found, kept in zip(calls, counts, strict=True)]
     found = [_kept(one, kept) for one, kept in zip(recordings, counts, strict=True)]
     return [replace(found[0], warnings=(*found[0].warnings, _UNLIKE_STEPS)), *found[1:]]
-
-
-def _total(calls: Sequence[_Calls], counts: Sequence[int]) -> _Calls:
-    total: _Calls = Counter()
-    for found, count in zip(calls, counts, strict=True):
-        total += _times(found, count)
-    return total
 
 
 def _within(calls: Sequence[_Calls], counts: Sequence[int], least: _Calls) -> list[int]:

@@ -52,7 +52,8 @@ class Part(NamedTuple):
 def parts_of(call: OpCall, rank: int) -> tuple[Part, ...]:
     """The ranks that a rank meets in a call: none, a group, or each end of its transfers."""
     signature = call.signature
-    found = _GROUP.search(_group_text(signature))
+    texts = (signature.by_name.get(name) for name in _GROUP_ARGUMENTS)
+    found = _GROUP.search(next((text for text in texts if isinstance(text, str)), ""))
     if found is None:
         return ()
     name, ranks = found.groups()
@@ -107,12 +108,3 @@ def _moved(specs: tuple[TensorSpec, ...]) -> tuple[str, str]:
     if not specs:
         return "0", "elements"
     return f"{sum(spec.numel for spec in specs):,}", specs[0].dtype
-
-
-def _group_text(signature: OpSignature) -> str:
-    values = signature.by_name
-    for name in _GROUP_ARGUMENTS:
-        value = values.get(name)
-        if isinstance(value, str):
-            return value
-    return ""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from neusight.timeline.host import HostProfile
-from neusight.timeline.launches import Launch, nanoseconds
+from neusight.timeline.launches import Launch
 from neusight.timeline.ranks.meetings import Appointment, Meetings
 from neusight.timeline.streams import LAUNCH_QUEUE_DEPTH, Streams
 
@@ -60,8 +60,8 @@ class HeldStreams(Streams):
     time is the latest of others plus a duration.
     """
 
-    def __init__(self, *, latency_ns: int, gap_ns: int, meetings: Meetings, placed: Placed) -> None:
-        super().__init__(latency_ns=latency_ns, gap_ns=gap_ns)
+    def __init__(self, host: HostProfile, meetings: Meetings, placed: Placed) -> None:
+        super().__init__(host)
         #: Of each step when its kernels had run, and the gaps between those that were queued.
         self.done_of_step: Counter[int] = Counter()
         self.gaps_of_step: Counter[int] = Counter()
@@ -70,16 +70,6 @@ class HeldStreams(Streams):
         self._placed = placed
         self._held: dict[int, deque[_Held]] = {}
         self._num_held: Counter[int] = Counter()  # kernels by stream
-
-    @classmethod
-    def among(cls, meetings: Meetings, placed: Placed, host: HostProfile) -> HeldStreams:
-        """Those that a host of these costs feeds."""
-        return cls(
-            latency_ns=nanoseconds(host.launch_latency_us),
-            gap_ns=nanoseconds(host.kernel_gap_us),
-            meetings=meetings,
-            placed=placed,
-        )
 
     # -- what is held
 
@@ -106,9 +96,7 @@ class HeldStreams(Streams):
         for queue in self._held.values():
             first = queue[0]
             if isinstance(first, HeldKernel):
-                for appointment in first.appointments:
-                    if self._meetings.missing(appointment):
-                        yield appointment
+                yield from filter(self._meetings.missing, first.appointments)
 
     # -- what the scheduler asks
 

@@ -33,8 +33,6 @@ class RankSchedule:
         stretch_ns: Sequence[int] = (),
     ) -> None:
         self.rank = rank
-        #: What the host stands at, while it waits.
-        self.blocked_at: Entry | None = None
         self._replays = replays
         self._scheduler = _RankScheduler(rank, price, host, meetings, stretch_ns)
         self._passage = Passage(self._scheduler)
@@ -50,7 +48,11 @@ class RankSchedule:
         """Goes as far as it can; whether it went at all."""
         moved = False
         while True:
-            went = self._advance_host()
+            went = False
+            if not self._is_host_done:
+                found = next(self._host_fed, None)
+                self._is_host_done = found is None
+                went = found is not False
             went |= self._scheduler.held.advance_all()
             if not went:
                 return moved
@@ -69,25 +71,14 @@ class RankSchedule:
         ]
         return self._passage.timeline(ends)
 
-    def _advance_host(self) -> bool:
-        if self._is_host_done:
-            return False
-        went = next(self._host_fed, None)
-        if went is None:
-            self._is_host_done = True
-            return True
-        return went
-
     def _feed_host(self) -> Iterator[bool]:
         """Feeds the scheduler; comes back where the host has to wait, with whether it got on."""
         scheduler, went = self._scheduler, False
         for replay in self._replays:
             for entry in self._passage.through(replay):
                 while scheduler.held.holds_any and scheduler.is_blocked_at(entry):
-                    self.blocked_at = entry
                     yield went
                     went = False
-                self.blocked_at = None
                 scheduler.feed((entry,))
                 went = True
             scheduler.cut()
@@ -104,7 +95,7 @@ class _RankScheduler(Scheduler):
         meetings: Meetings,
         stretch_ns: Sequence[int],
     ) -> None:
-        self.held = HeldStreams.among(meetings, self._placed, host)
+        self.held = HeldStreams(host, meetings, self._placed)
         super().__init__(price, host, keep_spans=True, streams=self.held, stretch_ns=stretch_ns)
         self._rank = rank
         self._meetings = meetings
@@ -116,9 +107,11 @@ class _RankScheduler(Scheduler):
             if entry.event is not None:
                 return held.is_unknown(entry.event)
             return held.holds_any if entry.stream is None else held.holds(entry.stream)
-        if not isinstance(entry, OpCall) or not held.holds(entry.stream) or self.is_capturing:
+        if not isinstance(entry, OpCall) or not held.holds(entry.stream):
             return False
-        launches = self.launches_of(entry)
+        if self._captured is not None:  # a graph launches it later
+            return False
+        launches = self._plans.plan_of(entry).launches
         return held.is_full(entry.stream, len(launches)) or any(
             launch.is_staged for launch in launches
         )

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from math import isclose
 
 from neusight.recording.recording import (
-    Argument,
     OpCall,
     OpSignature,
     Recording,
@@ -118,13 +117,8 @@ def _groups(signature: OpSignature) -> Iterator[str]:
         found = _GROUP.fullmatch(value) if isinstance(value, str) else None
         if found is not None:
             yield found[1]
-        yield from _kinds(value)
-
-
-def _kinds(value: Argument) -> Iterator[str]:
-    """Of a batch of transfers which are sent and which received."""
-    if isinstance(value, tuple):
-        yield from (item for item in value if isinstance(item, str))
+        if isinstance(value, tuple):  # of a batch of transfers which are sent, which received
+            yield from (item for item in value if isinstance(item, str))
 
 
 def distinct(recordings: Sequence[Recording]) -> list[Recording]:

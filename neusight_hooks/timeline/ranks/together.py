@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from neusight.predictors.errors import HangError, MismatchError
-from neusight.recording.recording import Entry, OpCall, Recording, Replay, Synchronize
+from neusight.recording.recording import Recording, Replay
 from neusight.timeline.host import HostProfile
 from neusight.timeline.launches import Pricing
 from neusight.timeline.ranks.alignment import aligned, unfolded
@@ -81,8 +81,6 @@ def _hang_text(ranks: Sequence[RankSchedule], meetings: Meetings) -> str:
         for appointment in rank.waiting():
             missing = rank_text(meetings.missing(appointment))
             waiting[f"in {appointment} ({appointment.place}) for {missing}"].append(rank.rank)
-        if not rank.is_done and rank.blocked_at is not None and not rank.waiting():
-            waiting[f"for its GPU{_site_of(rank.blocked_at)}"].append(rank.rank)
     lines = [
         f"{rank_text(those)} wait{'s' * (len(those) == 1)} {what}"
         for what, those in waiting.items()
@@ -94,11 +92,3 @@ def _hang_text(ranks: Sequence[RankSchedule], meetings: Meetings) -> str:
     reported = "; ".join(lines[:_MOST_SHOWN])
     more = f"; and {len(lines) - _MOST_SHOWN} more" if len(lines) > _MOST_SHOWN else ""
     return f"no rank can continue, and a cluster would hang here until {_LIMIT}: {reported}{more}"
-
-
-def _site_of(entry: Entry) -> str:
-    if isinstance(entry, Synchronize):
-        return f" at {entry.source}" if entry.source else ""
-    if isinstance(entry, OpCall) and entry.stack:
-        return f" at {entry.stack[0]}"
-    return ""

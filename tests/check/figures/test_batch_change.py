@@ -10,7 +10,7 @@ from neusight.integrations.check.figures.batch_change import (
     intake_figures,
     rate_of,
 )
-from neusight.output.batch import Batch
+from neusight.recording.recording import Batch
 
 
 def figures(samples: int | None, tokens: int | None = None) -> dict[str, float]:

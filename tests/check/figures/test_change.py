@@ -8,7 +8,7 @@ from neusight.integrations.check.figures.batch_change import batch_change_of, in
 from neusight.integrations.check.figures.change import MetricChange, metric_changes
 from neusight.integrations.check.figures.metrics import METRICS
 from neusight.integrations.check.figures.tolerance import parse_tolerances
-from neusight.output.batch import Batch
+from neusight.recording.recording import Batch
 
 
 def figures(samples: int | None, latency_us: float, **others: float) -> dict[str, float]:

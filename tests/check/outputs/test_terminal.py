@@ -16,7 +16,7 @@ from neusight.integrations.check.figures.change import MetricChange
 from neusight.integrations.check.judgement import Judgement, NewStop, NewWait, OperatorChange, judge
 from neusight.integrations.check.outputs.terminal import explanation, figure_lines, text_of
 from neusight.integrations.check.result import CaseResult
-from neusight.output.batch import Batch
+from neusight.recording.recording import Batch
 
 
 @pytest.fixture

@@ -32,12 +32,6 @@ def test_item_reads_one_element() -> None:
     assert (kernel.name, kernel.bytes_read) == ("memcpy_d2h", 4)
 
 
-def test_a_repeat_reads_its_source_once() -> None:
-    (kernel,) = kernels(call("repeat", spec(4, 8), self=spec(8), repeats=(4, 1)))
-
-    assert (kernel.bytes_read, kernel.bytes_written) == (32, 128)
-
-
 def test_a_concatenation_takes_128_tensors_a_launch() -> None:
     parts = (spec(4),) * 129
 
@@ -110,59 +104,12 @@ def test_concatenating_dtypes_is_a_copy_a_tensor() -> None:
     assert names(call("cat", spec(0), tensors=(spec(0),), dim=0)) == []
 
 
-def test_splitting_into_copies_is_one_kernel_with_out() -> None:
-    x, parts = spec(12), (spec(4), spec(8))
-    plain = call("split_with_sizes_copy", parts, self=x, split_sizes=(4, 8))
-    out = call("split_with_sizes_copy", overload="out", self=x, split_sizes=(4, 8), out=parts)
-
-    assert names(plain) == ["copy", "copy"]
-    (kernel,) = kernels(out)
-    assert (kernel.name, kernel.bytes_read, kernel.bytes_written) == (
-        "split_with_sizes_copy",
-        48,
-        48,
-    )
-
-
 def test_padding_writes_the_constant_everywhere_then_the_input() -> None:
     fill, copy = kernels(call("constant_pad_nd", spec(10), self=spec(8), pad=(1, 1), value=0))
     (crop,) = kernels(call("constant_pad_nd", spec(6), self=spec(8), pad=(-1, -1), value=0))
 
     assert (fill.bytes_written, copy.bytes_read, copy.bytes_written) == (40, 32, 32)
     assert (crop.bytes_read, crop.bytes_written) == (24, 24)
-
-
-def test_the_gradient_of_a_slice_is_zeros_and_its_place() -> None:
-    fill, copy = kernels(
-        call("slice_backward", spec(100), grad_output=spec(10), input_sizes=(100,), dim=0)
-    )
-
-    assert (fill.bytes_written, copy.bytes_written) == (400, 40)
-
-
-def test_unfolding_is_a_kernel_an_image_and_folding_one_for_all() -> None:
-    images, columns = spec(4, 3, 8, 8), spec(4, 27, 36)
-
-    unfolded = kernels(call("im2col", columns, self=images, kernel_size=(3, 3)))
-    (folded,) = kernels(call("col2im", images, self=columns, kernel_size=(3, 3)))
-
-    assert len(unfolded) == 4
-    assert (unfolded[0].bytes_read, unfolded[0].bytes_written) == (3 * 64 * 4, 27 * 36 * 4)
-    assert (folded.bytes_read, folded.bytes_written) == (4 * 27 * 36 * 4, 4 * 3 * 64 * 4)
-
-
-def test_repeats_are_scanned_and_their_sum_read_unless_it_is_known() -> None:
-    repeats = spec(4, dtype="int64")
-
-    def launched(output_size: int | None) -> list[str]:
-        result = spec(10, dtype="int64")
-        return names(
-            call("repeat_interleave", result, overload="Tensor", repeats=repeats,
-                 output_size=output_size)
-        )  # fmt: skip
-
-    assert launched(None) == ["cumsum", "memcpy_d2h", "repeat_interleave"]
-    assert launched(10) == ["cumsum", "repeat_interleave"]
 
 
 def test_a_concatenation_says_how_many_tensors_it_joins_and_how_large_the_largest_is() -> None:

@@ -6,21 +6,6 @@ from neusight.recording.recording import MathMode, TensorSpec
 from op_calls import call, kernels, names, spec
 
 
-def test_an_embedding_reads_the_rows_it_takes() -> None:
-    (kernel,) = kernels(
-        call(
-            "embedding",
-            spec(8, 512),
-            weight=spec(50000, 512),
-            indices=spec(8, dtype="int64"),
-            padding_idx=-1,
-        )
-    )
-
-    assert kernel.bytes_read == 8 * 512 * 4 + 8 * 8
-    assert kernel.bytes_written == 8 * 512 * 4
-
-
 def test_rows_are_gathered_by_wide_loads_since_torch_2_8() -> None:
     def layout(width: int, torch: tuple[int, int]) -> str:
         signature = call("index_select", spec(8, width), self=spec(100, width), dim=0,
@@ -77,28 +62,6 @@ def test_an_embedding_gradient_of_many_rows_is_sorted_by_all_bits_of_its_indices
     assert launched[-2:] == ["embedding_backward", "sum_and_scatter"]
 
 
-def test_an_accumulating_index_put_is_sorted() -> None:
-    x, i, v = spec(100, 4), spec(10, dtype="int64"), spec(10, 4)
-
-    plain = names(call("index_put_", x, self=x, indices=(i,), values=v, accumulate=False))
-    adding = names(call("index_put_", x, self=x, indices=(i,), values=v, accumulate=True))
-
-    assert plain == ["index_put"]
-    assert "radix_sort_single_tile" in adding
-    assert adding[-1] == "index_put_accumulate"
-
-
-def test_a_mask_is_turned_into_positions_which_the_host_waits_for() -> None:
-    launched = names(
-        call(
-            "index", spec(50), overload="Tensor", self=spec(100), indices=(spec(100, dtype="bool"),)
-        )
-    )
-
-    assert "memcpy_d2h" in launched
-    assert launched[-1] == "index"
-
-
 def test_the_weights_of_a_histogram_are_read() -> None:
     """100 floats and as many weights."""
     x = spec(100)
@@ -148,34 +111,6 @@ def test_a_scatter_moves_as_many_elements_as_there_are_indices() -> None:
     assert (add.bytes_read, add.bytes_written, add.flops) == (64 + 128 + 64, 64, 16)
 
 
-def test_out_of_place_forms_copy_first() -> None:
-    x, index = spec(100), spec(16, dtype="int64")
-
-    assert names(call("scatter", x, self=x, dim=0, index=index, src=spec(16))) == [
-        "memcpy_d2d",
-        "scatter",
-    ]
-
-
-def test_adding_by_index_moves_the_whole_source() -> None:
-    """10 rows of 64 floats into 100 rows."""
-    x, rows, index = spec(100, 64), spec(10, 64), spec(10, dtype="int64")
-
-    (add,) = kernels(call("index_add_", x, self=x, dim=0, index=index, source=rows, alpha=1))
-    (copy,) = kernels(call("index_copy_", x, self=x, dim=0, index=index, source=rows))
-
-    assert (add.bytes_read, add.bytes_written) == (2 * 2560 + 80, 2560)
-    assert (copy.bytes_read, copy.bytes_written) == (2560 + 80, 2560)
-
-
-def test_filling_by_index_writes_whole_slices() -> None:
-    x, index = spec(100, 64), spec(10, dtype="int64")
-
-    (kernel,) = kernels(call("index_fill_", x, self=x, dim=0, index=index, value=0))
-
-    assert kernel.bytes_written == 10 * 64 * 4
-
-
 def test_a_bag_reads_a_row_an_index_and_writes_one_a_bag() -> None:
     """100 rows of 64 floats into 8 bags; offsets are int64 too."""
     indices, offsets = spec(100, dtype="int64"), spec(8, dtype="int64")
@@ -201,22 +136,3 @@ def test_nonzero_counts_before_it_selects_and_splits_coordinates() -> None:
     assert (select.bytes_read, select.bytes_written) == (100, 240)
     assert split.bytes_written == 480
     assert names(call("nonzero", spec(3, 1, dtype="int64"), self=spec(10)))[-1] == "select_flagged"
-
-
-def test_a_static_nonzero_does_not_wait() -> None:
-    result = spec(5, 1, dtype="int64")
-
-    assert "memcpy_d2h" not in names(call("nonzero_static", result, self=spec(10), size=5))
-
-
-def test_bincount_asks_the_host_for_its_limits() -> None:
-    x = spec(100, dtype="int64")
-
-    assert names(call("bincount", spec(10, dtype="int64"), self=x, weights=None, minlength=0)) == [
-        "min",
-        "memcpy_d2h",
-        "max",
-        "memcpy_d2h",
-        "fill",
-        "bincount",
-    ]

@@ -11,50 +11,6 @@ from neusight.recording.recording import MathMode
 from op_calls import call, kernels, names, spec
 
 
-def test_layer_norm_has_two_kernels_backward() -> None:
-    x, column, statistic = spec(128, 768), spec(768), spec(128, 1)
-
-    rows, columns = kernels(
-        call(
-            "native_layer_norm_backward",
-            x,
-            column,
-            column,
-            grad_out=x,
-            input_=x,
-            normalized_shape=(768,),
-            mean=statistic,
-            rstd=statistic,
-            weight=column,
-            bias=column,
-            output_mask=(True, True, True),
-        )
-    )
-
-    assert (rows.name, rows.size) == ("layer_norm_backward", (128, 768))
-    assert (columns.name, columns.size) == ("layer_norm_backward_weight", (768, 128))
-    assert columns.bytes_written == 2 * 768 * 4
-
-
-def test_cudnn_batch_norm_is_one_kernel_and_the_native_one_three() -> None:
-    x, column = spec(8, 16, 4, 4), spec(16)
-    arguments: dict[str, Any] = {
-        "input_": x,
-        "weight": column,
-        "bias": column,
-        "running_mean": column,
-        "running_var": column,
-        "training": True,
-    }
-
-    assert names(call("cudnn_batch_norm", x, column, column, **arguments)) == ["batch_norm"]
-    assert names(call("native_batch_norm", x, column, column, **arguments)) == [
-        "batch_norm_statistics",
-        "batch_norm_update",
-        "batch_norm",
-    ]
-
-
 def test_norms_of_whole_rows_are_contiguous_whatever_their_weights() -> None:
     """An input that is not is copied first."""
     source, row, column = spec(64, 256), spec(64, 1), spec(256)
@@ -87,18 +43,6 @@ def test_a_layer_norm_reads_its_input_once_and_writes_it_with_two_statistics_a_r
     assert kernel.size == (128, 768)
     assert kernel.bytes_read == 4 * (128 * 768 + 2 * 768)
     assert kernel.bytes_written == 4 * (128 * 768 + 2 * 128)
-
-
-def test_an_rms_norm_has_no_bias_to_sum() -> None:
-    x, column, row = spec(128, 768), spec(768), spec(128, 1)
-
-    rows, columns = kernels(
-        call("_fused_rms_norm_backward", x, column, grad_out=x, input_=x, normalized_shape=(768,),
-             rstd=row, weight=column, output_mask=(True, True))
-    )  # fmt: skip
-
-    assert (rows.name, rows.bytes_written) == ("rms_norm_backward", 4 * 128 * 768)
-    assert (columns.name, columns.bytes_written) == ("rms_norm_backward_weight", 4 * 768)
 
 
 def test_only_gradients_asked_for_are_made() -> None:
@@ -172,26 +116,6 @@ def test_the_gradient_of_batch_norm_is_one_kernel_in_nchw_and_two_in_nhwc() -> N
 
     assert launched(False) == ["batch_norm_backward"]
     assert launched(True) == ["batch_norm_backward_sums", "batch_norm_backward"]
-
-
-def test_a_weight_norm_reads_direction_and_gain() -> None:
-    v, g = spec(64, 32), spec(64, 1)
-
-    (kernel,) = kernels(call("_weight_norm_interface", v, g, v=v, g=g, dim=0))
-
-    assert (kernel.size, kernel.bytes_read) == ((64, 32), 4 * (2048 + 64))
-
-
-def test_cudnn_batch_norm_is_one_pass_in_inference() -> None:
-    image, channels = spec(8, 16, 32, 32), spec(16)
-    (kernel,) = kernels(
-        call("cudnn_batch_norm", image, spec(0), spec(0), spec(0), input_=image, weight=channels,
-             bias=channels, running_mean=channels, running_var=channels, training=False,
-             exponential_average_factor=0.1, epsilon=1e-5)
-    )  # fmt: skip
-
-    assert (kernel.kernel_class.value, kernel.layout) == ("elementwise", "contiguous")
-    assert kernel.bytes_read == image.num_bytes + 4 * channels.num_bytes
 
 
 def test_a_group_norm_without_an_image_needs_no_factors() -> None:

@@ -30,23 +30,6 @@ def test_a_maximum_with_its_place_is_distinguished_from_one_without() -> None:
     assert whole.variant == "extremum"
 
 
-def test_a_loss_reads_one_score_a_target() -> None:
-    (kernel,) = kernels(
-        call(
-            "nll_loss_forward",
-            spec(),
-            spec(),
-            self=spec(128, 50000),
-            target=spec(128, dtype="int64"),
-            weight=None,
-            reduction=1,
-            ignore_index=-100,
-        )
-    )
-
-    assert kernel.bytes_read == 128 * (4 + 8)
-
-
 @pytest.mark.parametrize("overload", ["other", "out"])
 def test_the_larger_of_two_tensors_is_no_reduction(overload: str) -> None:
     """Two tensors of 2048 floats in, one out."""
@@ -57,27 +40,6 @@ def test_the_larger_of_two_tensors_is_no_reduction(overload: str) -> None:
 
     assert (kernel.name, kernel.kernel_class) == ("max", KernelClass.ELEMENTWISE)
     assert (kernel.bytes_read, kernel.bytes_written, kernel.flops) == (16384, 8192, 2048)
-
-
-def test_the_gradient_of_distances_is_made_a_pair() -> None:
-    """4 by 5 rows of 64: 20 pairs, however large the rows."""
-    pairs, x1, x2 = spec(4, 5), spec(4, 64), spec(5, 64)
-
-    each, total = kernels(call("_cdist_backward", x1, grad=pairs, x1=x1, x2=x2, p=2.0, cdist=pairs))
-
-    assert each.bytes_read == 4 * (20 + 4 * 64 + 5 * 64 + 20)
-    assert each.bytes_written == total.bytes_read == 4 * 20 * 64
-    assert total.bytes_written == 4 * 4 * 64
-
-
-def test_a_sum_reads_everything_and_writes_a_number_a_row() -> None:
-    x = spec(64, 32, dtype="bfloat16")
-
-    (kernel,) = kernels(
-        call("sum", spec(64, dtype="bfloat16"), overload="dim_IntList", self=x, dim=(-1,))
-    )
-
-    assert (kernel.bytes_read, kernel.bytes_written, kernel.size) == (4096, 128, (64, 32))
 
 
 def test_a_sum_of_nothing_is_zeros_and_one_into_nothing_no_kernel() -> None:
@@ -99,26 +61,6 @@ def test_a_scan_into_given_tensors_writes_them() -> None:
     (kernel,) = kernels(call("_cummax_helper", self=x, values=x, indices=indices, dim=1))
 
     assert (kernel.bytes_read, kernel.bytes_written) == (1600, 1600 + 3200)
-
-
-def test_the_gradient_of_a_loss_is_zeros_and_a_value_a_target() -> None:
-    scores, target = spec(128, 1000), spec(128, dtype="int64")
-
-    zeros, scatter = kernels(
-        call("nll_loss_backward", scores, grad_output=spec(), self=scores, target=target,
-             weight=None, reduction=1, ignore_index=-100, total_weight=spec())
-    )  # fmt: skip
-
-    assert zeros.bytes_written == 512_000
-    assert (scatter.bytes_read, scatter.bytes_written) == (1024, 512)
-
-
-def test_logsumexp_is_nine_kernels() -> None:
-    launched = names(call("logsumexp", spec(64), self=spec(64, 100), dim=(1,)))
-
-    assert launched == [
-        "amax", "abs", "eq", "masked_fill", "sub", "exp", "sum", "log", "add",
-    ]  # fmt: skip
 
 
 def test_a_distance_is_three_operations_an_element_a_pair() -> None:

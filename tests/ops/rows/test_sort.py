@@ -84,37 +84,6 @@ def test_top_k_of_few_very_long_rows_is_a_sort() -> None:
     assert "segmented_sort" not in topk(11, 100_000, 5)
 
 
-def test_the_median_of_all_is_one_row() -> None:
-    x = spec(20, 30)
-
-    (whole,) = kernels(call("median", spec(), self=x))
-    (rows,) = kernels(
-        call("median", spec(20), spec(20, dtype="int64"), overload="dim", self=x, dim=1)
-    )
-
-    assert (whole.size, rows.size) == ((1, 600), (20, 30))
-    assert whole.bytes_read == rows.bytes_read == 2400
-
-
-def test_unique_sorts_and_the_host_reads_how_many_there_are() -> None:
-    x = spec(1000, dtype="int64")
-    launched = names(call("_unique2", x, None, None, self=x, sorted=True, return_inverse=False))
-
-    assert launched == ["radix_sort_single_tile", "scan_init", "unique", "memcpy_d2h"]
-
-
-def test_a_random_permutation_sorts_numbers_by_random_keys() -> None:
-    result = spec(1000, dtype="int64")
-
-    assert names(call("randperm", result, n=1000)) == [
-        "random",
-        "arange",
-        "radix_sort_single_tile",
-        "randperm_duplicates",
-    ]
-    assert names(call("randperm", spec(0, dtype="int64"), n=0)) == []
-
-
 def test_one_draw_is_the_largest_of_exponential_races_after_checks_of_the_host() -> None:
     one, many = spec(4, 1, dtype="int64"), spec(4, 3, dtype="int64")
     draw = call("multinomial", one, self=spec(4, 10), num_samples=1, replacement=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +215,37 @@ def test_equal_forecasts_are_equal_files(tmp_path: Path) -> None:
         contents.append([path.read_bytes() for path in paths])
 
     assert contents[0] == contents[1]
+
+
+def test_files_that_cannot_be_linked_are_written_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(source: Path, target: Path) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr("os.link", refuses)
+    with neusight.forecast_on("H100", world_size=2) as forecast:
+        join()
+        dist.all_reduce(torch.ones(64, device="cuda"))
+
+    first, second = write_chakra(
+        tmp_path, [(forecast.recording, forecast.timeline)], gpu="H100"
+    ).paths
+
+    assert first.read_bytes() == second.read_bytes()
+    assert first.stat().st_ino != second.stat().st_ino
+
+
+def test_ranks_with_unequal_numbers_of_steps_have_the_steady_one_of_each(
+    unequal: list[Rank], tmp_path: Path
+) -> None:
+    (recording, timeline), other = unequal
+    shorter = replace(timeline, steps=timeline.steps[:-1])
+
+    written = write_chakra(tmp_path, [(recording, shorter), other], gpu="H100")
+
+    counts = [len(read_chakra(path)[1]) for path in written.paths]
+    assert counts == [len(steady_tasks(shorter)), len(steady_tasks(other[1]))]
 
 
 def test_a_folder_that_cannot_be_written_is_a_trace_error(

@@ -12,6 +12,7 @@ from unequal_ranks import NUM_COLLECTIVES, unequal_ranks
 
 import neusight
 from neusight.output.chakra.tasks import Task, tasks_of
+from neusight.predictors.kernel import Kernel, KernelClass
 from neusight.predictors.predictor import Estimate
 from neusight.recording.recording import (
     Entry,
@@ -28,6 +29,7 @@ from neusight.timeline.scheduler import GRAPH_LAUNCH
 from neusight.timeline.spans import StepSpan, Timeline
 from neusight.timeline.steady import steady_step_of
 from neusight.timeline.steps import schedule
+from neusight.timeline.streams import LAUNCH_QUEUE_DEPTH
 from timelines import RELU
 from timelines import op as named_op
 
@@ -177,6 +179,44 @@ def test_a_step_without_kernels_is_the_host_alone() -> None:
     assert (task.kind, task.after) == ("host", ())
 
 
+def staged(entries: tuple[Entry, ...], *kernels: Kernel, us: float = 30.0) -> Timeline:
+    """Two such steps, of which each op launches these."""
+    recording = Recording((Step("eval", entries, 2),), "H100", "2.13")
+    estimate = Estimate(us, us, us, "memory", "physics", "test")
+    return schedule(recording, lambda call: tuple((one, estimate) for one in kernels), PLAIN)
+
+
+COPY = Kernel.rows(
+    KernelClass.COPY, "memcpy_h2d", 1, 2**20, dtype="float32", bytes_read=2**22,
+    bytes_written=2**22,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("entries", "kernel"),
+    [
+        ((named_op(), EventRecord(1, 0), named_op(), Synchronize("event", event=1), named_op(),
+          Synchronize("synchronize")), RELU),
+        ((named_op(), Synchronize("event", event=0), named_op(), Synchronize("stream", stream=0)),
+         RELU),
+        ((named_op(), named_op(), Synchronize("synchronize")), COPY),
+        ((*(named_op() for _ in range(LAUNCH_QUEUE_DEPTH + 200)), Synchronize("synchronize")),
+         RELU),
+    ],
+    ids=["event", "earlier event", "pageable copy", "full queue"],
+)  # fmt: skip
+def test_the_host_waits_for_what_the_program_waits_for(
+    entries: tuple[Entry, ...], kernel: Kernel
+) -> None:
+    timeline = staged(entries, kernel)
+
+    tasks = steady_tasks(timeline)
+
+    (ends,) = replayed([tasks])
+    assert max(ends) == step_ns(timeline)
+    assert [task.end_ns for task in tasks] == ends
+
+
 def test_the_kernels_of_a_graph_have_one_launch_and_wait_as_they_were_captured() -> None:
     def op(stream: int) -> OpCall:
         return OpCall(named_op().signature, named_op().math, stream=stream)
@@ -195,9 +235,7 @@ def test_the_kernels_of_a_graph_have_one_launch_and_wait_as_they_were_captured()
         op(0),
         Synchronize("synchronize"),
     )
-    recording = Recording((Step("eval", entries, 2),), "H100", "2.13")
-    estimate = Estimate(30, 30, 30, "memory", "physics", "test")
-    timeline = schedule(recording, lambda call: ((RELU, estimate),), PLAIN)
+    timeline = staged(entries, RELU)
 
     tasks = steady_tasks(timeline)
 

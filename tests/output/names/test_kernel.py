@@ -105,6 +105,8 @@ def test_a_convolution_says_which_way_it_goes(direction: str, short: str, segmen
     [
         ("A100", "forward", "float32", "fp32",
          "ampere_scudnn_winograd_128x128_ldg1_ldg4_relu_tile148t_nt_v1"),
+        ("A100", "weight_gradient", "float32", "fp32",
+         "void cudnn::winograd_nonfused::winogradWgradOutput4x4<float, float>"),
         ("V100", "weight_gradient", "float32", "tf32",
          "volta_scudnn_128x64_stridedB_splitK_interior_nn_v1"),
         ("P100", "data_gradient", "float32", "tf32",
@@ -119,7 +121,7 @@ def test_a_convolution_without_matrix_units_runs_on_ordinary_cores(
     gpu: str, direction: str, dtype: str, compute: str, name: str
 ) -> None:
     size = convolution(direction)
-    if direction != "forward":  # five taps are no Winograd's
+    if direction != "forward" and gpu != "A100":  # five taps are no Winograd's
         size = size._replace(kernel=(5, 5))
     kernel = Kernel.convolution(size, dtype=dtype, compute=compute, layout="contiguous")
 
@@ -180,6 +182,8 @@ def test_cudnn_names_the_architecture(gpu: str, prefix: str) -> None:
         ("flash_attention", True, "flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<"),
         ("cudnn_attention", False, "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_"),
         ("cudnn_attention", True, "cudnn_generated_fort_native_sdpa_sm90_flash_bprop_"),
+        ("flash_attention_triton", False, "_fwd_kernel"),
+        ("flash_attention_triton", True, "_bwd_kernel"),
         ("efficient_attention", False, "fmha_cutlassF_bf16_aligned_64x128_rf_sm80("),
         ("efficient_attention", True, "fmha_cutlassB_bf16_aligned_64x128_rf_sm80("),
     ],
@@ -313,6 +317,24 @@ def test_norms_and_softmax_are_named_by_their_kind_and_pass(
 ) -> None:
     kernel = rows(kernel_class, "ours", variant=variant, is_backward=is_backward)
 
+    assert part in name_of(kernel)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "part"),
+    [
+        (rows(KernelClass.NORMALIZATION, "ours", variant="batch_norm", along_columns=True),
+         "cudnn::batchnorm_fwtr_nhwc_semiPersist<float, float, float, 512, 16>"),
+        (rows(KernelClass.NORMALIZATION, "ours", variant="batch_norm", along_columns=True,
+              is_backward=True),
+         "cudnn::batchnorm_bwtr_nhwc_semiPersist<float, float, float, 512, 16>"),
+        (rows(KernelClass.ELEMENTWISE, "batch_norm", variant="by_channel"),
+         "batch_norm_transform_input_channels_last_kernel<float, float>"),
+        (rows(KernelClass.ELEMENTWISE, "batch_norm_backward", variant="by_plane"),
+         "batch_norm_backward_elemt_kernel<float, float>"),
+    ],
+)  # fmt: skip
+def test_a_batch_norm_says_in_which_order_images_lie(kernel: Kernel, part: str) -> None:
     assert part in name_of(kernel)
 
 

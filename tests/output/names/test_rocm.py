@@ -37,6 +37,10 @@ def rows(kind: KernelClass, name: str, dtype: str = "bfloat16") -> Kernel:
     return Kernel.rows(kind, name, 1, 1024, dtype=dtype, bytes_read=4096, bytes_written=4096)
 
 
+def test_a_kernel_that_inductor_wrote_has_its_own_name() -> None:
+    assert name_of(rows(KernelClass.ELEMENTWISE, "triton_poi_fused_0")) == "triton_poi_fused_0"
+
+
 @pytest.mark.parametrize(
     ("kernel", "gpu", "start"),
     [

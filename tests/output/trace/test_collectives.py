@@ -199,6 +199,16 @@ def test_every_group_that_communicates_is_described() -> None:
     ]
 
 
+def test_a_group_of_transfers_has_all_that_take_part_in_it() -> None:
+    def sent(peer: int) -> OpSignature:
+        pair = f"size=4 nodes=2 name=5 ranks={min(peer, 3)},{max(peer, 3)}"
+        return call("c10d::send", tensors=(spec(16),), process_group=pair, dst=peer, tag=0)
+
+    groups = trace_of(sent(2), sent(1), sent(2))["distributedInfo"]["pg_config"]
+
+    assert [group["ranks"] for group in groups if group["pg_name"] == "5"] == [[1, 2, 3]]
+
+
 def test_a_long_list_of_ranks_is_cut_as_a_profile_cuts_it() -> None:
     wide = "size=64 nodes=8 name=0 ranks=0..63"
     (kernel,) = kernels(trace_of(call("c10d::allreduce_", tensors=(spec(64),), process_group=wide)))

@@ -86,7 +86,7 @@ def test_rows_that_are_written_again_have_the_numbers_that_follow() -> None:
         log.arrow_start("fwdbwd", log.new_flow(), start_ns, "main")
         log.range_on_stream("gpu_user_annotation", "mine", 7, start_ns, start_ns + 9, op)
         log.instant("cpu_instant_event", "[memory]", start_ns, 4000, '"Bytes":512')
-        log.add_sequences(5)
+        log.num_sequences += 5
 
     def frame(log: EventLog, start_ns: int) -> None:
         log.operator("user_annotation", "step", "main", start_ns, start_ns + 1, log.new_id(), "")

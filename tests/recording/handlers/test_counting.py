@@ -58,6 +58,17 @@ def test_known_choices_are_counted() -> None:
     assert not forecast.recording.warnings
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64])
+def test_weights_are_added_in_floats(dtype: torch.dtype) -> None:
+    choices, weights = torch.tensor([1, 1, 4]), torch.ones(3, dtype=dtype)
+    expected = torch.bincount(choices, weights, 3)
+
+    with neusight.forecast_on("H100"):
+        found = torch.bincount(choices.cuda(), weights.cuda(), 3)
+
+        assert (found.dtype, found.dim()) == (expected.dtype, 1)
+
+
 def test_words_are_not_taken_for_experts() -> None:
     with neusight.forecast_on("H100"):
         best = torch.randn(2, 50_000, device="cuda").topk(2).indices

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 import neusight
+from neusight.recording.recording import Synchronize
 from recorded_programs import values_of
 
 
@@ -82,3 +83,30 @@ def test_what_known_masks_choose_of_known_values_is_known() -> None:
         values = torch.tensor([[1, 2, 3], [4, 5, 6]]).to("cuda")
         chosen = values[values % 2 == 0]
         assert chosen.tolist() == [2, 4, 6]
+
+
+def test_a_mask_of_the_cpu_counts_exactly() -> None:
+    def program() -> tuple[int, ...]:
+        return tuple(torch.randn(30, 4, device="cuda")[torch.arange(30) > 20].shape)
+
+    assert values_of(program) == (9, 4)
+
+
+def test_as_many_values_are_put_as_an_unknown_mask_selects() -> None:
+    """They say how many these are: nothing is counted but what the host waits for."""
+    with neusight.forecast_on("H100") as forecast:
+        rows, values = torch.randn(30, 4, device="cuda"), torch.zeros(7, 4, device="cuda")
+        rows[torch.randn(30, device="cuda") > 0] = values
+        other = torch.index_put(rows, (torch.randn(30, device="cuda") > 0,), values)
+        assert (other.shape, other.data_ptr() != rows.data_ptr()) == ((30, 4), True)
+
+    waits = [e.reason for e in forecast.recording.steps[0].entries if isinstance(e, Synchronize)]
+    assert waits == ["nonzero", "nonzero"]
+
+
+def test_unknown_repeats_are_one_each() -> None:
+    def program() -> tuple[int, ...]:
+        repeats = torch.randint(5, (10,), device="cuda")
+        return tuple(torch.randn(10, 3, device="cuda").repeat_interleave(repeats, 0).shape)
+
+    assert values_of(program) == (10, 3)

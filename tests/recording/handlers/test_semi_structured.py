@@ -118,3 +118,15 @@ def test_masks_are_applied() -> None:
         assert torch._sparse_semi_structured_apply_dense(dense, mask).shape == (64, 128)
 
     assert forecast.unmapped == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "dtype", "words"),
+    [
+        (64, torch.float32, "expected a matrix of float16 or bfloat16, but got torch.float32"),
+        (40, torch.float16, "Number of cols should be multiple of 32"),
+    ],
+)
+def test_what_has_no_tiles_is_refused(columns: int, dtype: torch.dtype, words: str) -> None:
+    with neusight.forecast_on("H100"), pytest.raises(RuntimeError, match=words):
+        torch._sparse_semi_structured_tile(torch.ones(64, columns, device="cuda", dtype=dtype))

@@ -99,6 +99,18 @@ def test_batches_of_accumulated_gradients_add_up_as_the_loader_yields_them() -> 
     assert found.known_by.startswith("4 times input [8 x 8] from the DataLoader")
 
 
+def test_data_that_two_passes_see_after_an_update_count_twice() -> None:
+    model, before = nn.Linear(8, 8), sgd(nn.Linear(8, 8))
+
+    def step() -> None:
+        before.step()
+        data = rows(8, 8)
+        for _ in range(2):
+            model(data).mean().backward()
+
+    assert batch_of(step, model).samples == 16
+
+
 def test_windows_made_inside_a_model_are_not_the_batch() -> None:
     """As in PatchTST: 32 series of 7 channels become 224 rows."""
 

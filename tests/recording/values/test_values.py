@@ -31,12 +31,31 @@ def test_scalars_that_the_script_wrote_are_read_back() -> None:
             torch.tensor(float("inf"), device="cuda").isinf().item(),
             f"{torch.tensor(0.5, device='cuda'):.2f}",
             torch.equal(torch.ones(2, device="cuda"), torch.ones(2, device="cuda")),
+            torch.equal(torch.ones(2, device="cuda"), torch.ones(3, device="cuda")),
+            torch.allclose(torch.ones(2, device="cuda"), torch.full((2,), 1.5, device="cuda")),
+            torch.is_nonzero(torch.tensor(0.0, device="cuda")),
+            torch.is_nonzero(torch.tensor(2, device="cuda")),
         ]
 
     assert values_of(program) == [
         3.0, [1, 2, 3], [[0, 0], [0, 0]], 7, True, 45, torch.float16, [[3, 1], [1, 3]], True,
-        "0.50", True,
+        "0.50", True, False, False, False, True,
     ]  # fmt: skip
+
+
+def test_memory_that_nothing_was_written_to_holds_zeros() -> None:
+    """On a GPU, anything: a forecast must not differ from run to run."""
+
+    def program() -> list[Any]:
+        size, sums = 4096, []
+        for _ in range(4):
+            torch.full((size,), 7)  # what malloc may give next
+            like = torch.empty(size, dtype=torch.int64, device="cuda")
+            made = [like, torch.empty_like(like), like.new_empty(size)]
+            sums += [int(tensor.sum()) for tensor in made]
+        return sums
+
+    assert values_of(program) == [0] * 12
 
 
 def test_writing_in_place_and_through_views_is_followed() -> None:

@@ -285,6 +285,54 @@ ZEROS = "zeros[empty zero_[fill_[*]]]"
             ).partition("_efficient_attention_backward")[2][1:].partition("] transpose")[0],
             "empty empty empty empty slice[as_strided] empty empty zero_[fill_[*]] *",
         ),
+        (inside("constant_pad_nd", self=spec(4), pad=(0, 0)), "clone[empty_strided copy_[*]]"),
+        (inside("_grouped_mm", self=spec(2048, 3584), offs=spec(2, dtype="int32")), ""),
+        (inside("upsample_nearest2d_backward", grad_output=spec(1, 8, 4, 4, nhwc=True)), "*"),
+        (
+            inside("upsample_nearest2d_backward", grad_output=NHWC_WITH_GAPS),
+            f"{CONTIGUOUS} *",
+        ),
+        (
+            inside("index_put", self=spec(8), indices=(spec(2, dtype="int64"),), values=spec(2)),
+            "clone[empty_strided copy_[*]] index_put_[_index_put_impl_[*]]",
+        ),
+        (inside("pow", "Tensor_Tensor", self=spec(4), exponent=spec(4)), ""),
+        (
+            inside("binary_cross_entropy_with_logits", self=spec(4), pos_weight=spec(4)),
+            "",
+        ),
+        (
+            inside("binary_cross_entropy_with_logits", self=spec(4), reduction=2)
+            .partition("sub_[*] mul_[*] sub_[*] ")[2],
+            "sum[sum[as_strided *]]",
+        ),
+        (
+            inside("isin", "Tensor_Tensor", elements=spec(8, dtype="int64")),
+            "fill_[*] unsqueeze[as_strided] view eq[*] any[as_strided *] copy_[*]",
+        ),
+        (
+            inside("isin", "Tensor_Tensor", elements=spec(1, dtype="int64")),
+            "fill_[*] unsqueeze[as_strided] view eq[*] any[view_as[view] to copy_[*]] copy_[*]",
+        ),
+        (
+            inside(
+                "native_layer_norm_backward",
+                input=TensorSpec((8, 16), (1, 8), "float32"), normalized_shape=(16,),
+            ),
+            f"{CONTIGUOUS} empty empty empty * *",
+        ),
+        (
+            inside("native_group_norm", input=spec(8, 128), weight=spec(128), HxW=1),
+            f"empty empty empty * {VIEWS} view view *",
+        ),
+        (
+            inside("native_group_norm", input=spec(8, 128), weight=None, HxW=1),
+            f"empty empty empty * {VIEWS} *",
+        ),
+        (
+            inside("native_batch_norm_backward", input=spec(64, 64, 112, 112, nhwc=True)),
+            f"empty empty empty empty empty {ZEROS} * {EMPTY_LIKE} *",
+        ),
         (
             inside(
                 "_index_put_impl_",

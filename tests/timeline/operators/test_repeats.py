@@ -49,6 +49,12 @@ def test_an_equal_step_is_the_earlier_one_moved(timeline: Timeline) -> None:
     )
 
 
+def test_a_step_that_lasts_longer_is_another(timeline: Timeline) -> None:
+    earlier, later = last_two(timeline)
+
+    assert offset_between(timeline, earlier, replace(later, end_ns=later.end_ns + 1)) is None
+
+
 @pytest.mark.parametrize("change", ["start_ns", "duration_ns", "correlation", "name"])
 def test_a_step_in_which_one_span_differs_is_another(timeline: Timeline, change: str) -> None:
     earlier, later = last_two(timeline)

@@ -39,7 +39,7 @@ def test_a_call_that_a_rank_left_out_stays_missing() -> None:
 
 
 def test_steps_of_one_rank_alone_do_not_count() -> None:
-    evaluates = steps(1, (MEET, 3), (ALONE, 2), (MEET, 5))
+    evaluates = steps(1, (MEET, 3), (ALONE, 2), (MEET, 5), (ALONE, 4))
 
     cut = cut_alike([program(0, MEET, count=4), evaluates], stopped={0})
 
@@ -51,6 +51,18 @@ def test_what_a_rank_left_out_by_itself_stays_missing() -> None:
 
     assert cut_alike(recordings, stopped={0}) == recordings
     assert cut_alike(recordings, stopped=set()) == recordings
+
+
+def test_steps_before_the_first_that_count_are_kept() -> None:
+    warms_up = steps(1, (ALONE, 2), (MEET, 5))
+
+    assert counts(cut_alike([program(0, MEET, count=3), warms_up], stopped={0})) == [[3], [2, 3]]
+
+
+def test_a_rank_that_was_stopped_before_it_trained_cuts_nothing() -> None:
+    recordings = [program(0, MEET, count=7), steps(1, (ALONE, 3))]
+
+    assert cut_alike(recordings, stopped={1}) == recordings
 
 
 def test_where_nobody_trains_steps_of_inference_count() -> None:

@@ -9,6 +9,7 @@ from meeting_ranks import batch, gather, receive, reduce, send, work
 
 from neusight.fake_cuda.distributed.rank import ranks_text
 from neusight.predictors.clusters.placement import ranks_from
+from neusight.recording.recording import MathMode, OpCall, OpSignature
 from neusight.timeline.ranks.groups import parts_of
 
 
@@ -29,6 +30,22 @@ def test_a_collective_meets_its_group_and_says_what_it_moves() -> None:
     assert part.ranks == (0, 2, 4, 6)
     assert part.words == "all_gather_into_tensor of 8 float32"
     assert part.group == "0"
+
+
+@pytest.mark.parametrize(
+    ("op", "what", "words"),
+    [
+        ("c10d::barrier", ("barrier",), "barrier"),
+        ("c10d::allreduce_", ("all_reduce", "elements", "0"), "all_reduce of 0 elements"),
+    ],
+)
+def test_a_call_that_moves_nothing_meets_its_group_too(
+    op: str, what: tuple[str, ...], words: str
+) -> None:
+    arguments = (("process_group", "size=2 nodes=1 name=4 ranks=0..1"),)
+    (part,) = parts_of(OpCall(OpSignature(op, "default", arguments, ()), MathMode()), rank=1)
+
+    assert part == (("4", "0..1"), (0, 1), what, words)
 
 
 @pytest.mark.parametrize(("rank", "call"), [(1, send(3, own=1)), (3, receive(1, own=3))])

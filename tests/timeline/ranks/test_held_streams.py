@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from meeting_ranks import price, reduce, work
 
 from neusight.recording.recording import OpCall
+from neusight.timeline.host import PLAIN
 from neusight.timeline.launches import Launch
 from neusight.timeline.ranks.held_streams import HeldKernel, HeldStreams
 from neusight.timeline.ranks.meetings import Appointment, Meetings
@@ -23,11 +26,9 @@ class Rank:
     def __init__(self) -> None:
         self.meetings = Meetings([0, 1])
         self.placed: list[tuple[int, int, int, int]] = []
+        host = replace(PLAIN, launch_latency_us=0.0, kernel_gap_us=0.0)
         self.streams = HeldStreams(
-            latency_ns=0,
-            gap_ns=0,
-            meetings=self.meetings,
-            placed=lambda *figures: self.placed.append(figures),
+            host, self.meetings, lambda *figures: self.placed.append(figures)
         )
 
     def hold(self, call: OpCall, *, stream: int = 0, launched_ns: int = 0) -> None:

@@ -11,13 +11,11 @@ from neusight.timeline.ranks.rank_schedule import RankSchedule
 
 def test_the_host_stops_only_where_it_needs_what_nobody_knows() -> None:
     meetings = Meetings([0, 1])
-    wait = Synchronize("synchronize", "train.py:3")
-    recording = program(0, [reduce(), work(5.0), wait, work(1.0)])
+    recording = program(0, [reduce(), work(5.0), Synchronize("synchronize"), work(1.0)])
     rank = RankSchedule(0, list(replays(recording)), price, FREE, meetings)
 
     assert rank.advance()
     assert not rank.advance()
-    assert rank.blocked_at == wait
     assert [found.rank for found in rank.waiting()] == [0]
     (other,) = meetings.appointments(reduce(), 1)
     meetings.come(other, 50_000)

@@ -7,7 +7,14 @@ from dataclasses import replace
 from meeting_ranks import program, receive, reduce, send, spec, work
 
 from neusight.recording.recording import MathMode, OpCall, OpSignature, Recording, Step, TensorSpec
-from neusight.timeline.ranks.similarity import connected, distinct, peers_note, peers_of, work_of
+from neusight.timeline.ranks.similarity import (
+    calls_agree,
+    connected,
+    distinct,
+    peers_note,
+    peers_of,
+    work_of,
+)
 
 
 def test_with_whom_it_is_shared_does_not_matter() -> None:
@@ -30,6 +37,20 @@ def test_what_is_done_and_how_often_does() -> None:
     assert work_of(program(0, (send(1, 0),))) != work_of(program(1, (receive(0, 1),)))
 
 
+def test_the_same_done_twice_is_not_the_same_as_once() -> None:
+    twice = program(0, (work(1.0), reduce(), work(1.0)))
+
+    assert work_of(twice) == work_of(program(1, (work(1.0), reduce(), work(1.0))))
+    assert work_of(twice) != work_of(program(1, (work(1.0), reduce())))
+
+
+def test_calls_agree_however_steps_are_folded() -> None:
+    once = (reduce(),)
+
+    assert calls_agree([program(0, once, once), program(1, once, count=2)])
+    assert not calls_agree([program(0, once, once), program(1, once, count=3)])
+
+
 def test_what_comes_before_the_steps_does_not_matter() -> None:
     first = program(0, (reduce(),))
     loads = replace(first, steps=(Step("setup", (work(9.0),)), *first.steps))
@@ -50,6 +71,7 @@ def test_who_was_run_alone_is_reported_of_its_peers() -> None:
     assert peers_note(few).startswith("rank 1 sends to or receives from ranks 2, 3, whose steps")
     assert "--rank all-distinct" in peers_note(few)
     assert "ranks 2, 3, 4, 5, 6, …, whose" in peers_note(many)
+    assert peers_note(replace(few, world_size=2)) == peers_note(few)
     assert peers_note(program(1, (reduce("0..7"),))) == ""
 
 

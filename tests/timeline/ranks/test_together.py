@@ -21,7 +21,7 @@ from meeting_ranks import (
 )
 
 from neusight.predictors.errors import HangError, MismatchError
-from neusight.recording.recording import Entry, Recording, Synchronize
+from neusight.recording.recording import Entry, EventRecord, Recording, Synchronize
 from neusight.timeline.host import PLAIN
 from neusight.timeline.ranks.together import schedule_together
 from neusight.timeline.spans import Timeline
@@ -207,6 +207,17 @@ def test_a_host_that_waits_for_its_gpu_is_named_too() -> None:
 
     with pytest.raises(HangError, match=r"receive from rank 1 .* for rank 1; rank 1 has ended"):
         together(program(0, first), program(1, second))
+
+
+def test_a_host_waits_for_an_event_behind_a_collective() -> None:
+    def entries(us: float) -> list[Entry]:
+        wait = Synchronize("event", event=1)
+        return [work(us), reduce(), EventRecord(1, 0), wait, work(1.0)]
+
+    early, late = together(program(0, entries(5.0)), program(1, entries(30.0)))
+
+    assert early.kernels[-1].start_ns == late.kernels[-1].start_ns == 40_000
+    assert early.host[-1].start_ns == 40_000
 
 
 def test_a_mismatch_in_a_folded_step_is_found_at_its_own_step() -> None:

@@ -44,15 +44,13 @@ def _overloads(*names: str) -> list[Any]:
     return [f for f in overloads(*names) if not any(a.is_out for a in f._schema.arguments)]
 
 
-def _values_of(value: Any) -> Any:
-    return coalesced(value).parts.values if isinstance(value, SparseTensor) else value
-
-
 @on_sparse(*_overloads(*_KEEPS_ZERO))
 def _pointwise(func: Any, *args: Any, **kwargs: Any) -> SparseTensor:
     """On the values of a coalesced tensor."""
-    pattern = next(coalesced(arg) for arg in args if isinstance(arg, SparseTensor))
-    return with_values(pattern, func(*map(_values_of, args), **kwargs))
+    wholes = [coalesced(arg) if isinstance(arg, SparseTensor) else arg for arg in args]
+    values = [arg.parts.values if isinstance(arg, SparseTensor) else arg for arg in wholes]
+    pattern = next(arg for arg in wholes if isinstance(arg, SparseTensor))
+    return with_values(pattern, func(*values, **kwargs))
 
 
 @on_sparse(*(f for n in _KEEPS_ZERO for f in _overloads(f"{n}_")))

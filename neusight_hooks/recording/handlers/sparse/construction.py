@@ -135,6 +135,10 @@ def _checked(tensor: SparseTensor, wanted: str) -> SparseTensor:
     return tensor
 
 
+#: Layouts as C++ names them; that of coordinates is "Sparse".
+_NAMES = {layout: str(layout)[6:].title().replace("_", "") for layout in COMPRESSED}
+
+
 def _of_layouts(name: str, allowed: Sequence[torch.layout]) -> None:
     function = getattr(aten, name).default
 
@@ -143,7 +147,7 @@ def _of_layouts(name: str, allowed: Sequence[torch.layout]) -> None:
         if self.layout not in allowed:
             raise RuntimeError(
                 f"{name} expected sparse {'row' if 'crow' in name or 'col_' in name else 'column'} "
-                f"compressed tensor layout but got {str(self.layout)[6:].title()}"
+                f"compressed tensor layout but got {_NAMES.get(self.layout, 'Sparse')}"
             )
         is_pointer = name in ("crow_indices", "ccol_indices")
         return (self.parts.pointers if is_pointer else self.parts.plain).detach()  # type: ignore[union-attr]

@@ -17,6 +17,7 @@ from neusight.recording.handlers.sparse.tensor import (
     coordinates,
     on_sparse,
     recorder_of,
+    with_values,
 )
 
 aten = torch.ops.aten
@@ -31,7 +32,7 @@ _OTHER_WAY = {
 
 @on_sparse(aten.t.default)
 def _t(func: Any, self: SparseTensor) -> SparseTensor:
-    return _transpose(func, self, 0, 1) if self.dim() > 1 else self
+    return _transpose(func, self, 0, 1) if self.dim() > 1 else with_values(self, self.parts.values)
 
 
 @on_sparse(aten.transpose.int)
@@ -74,11 +75,6 @@ def _unsqueeze(func: Any, self: SparseTensor, dim: int) -> SparseTensor:
         return coordinates(plain, inner, sizes)
     zeros = torch.zeros((1, plain.shape[1]), dtype=plain.dtype, device=self.device)
     return coordinates(torch.cat([plain[:dim], zeros, plain[dim:]]), values, sizes)
-
-
-@on_sparse(aten.squeeze.dim)
-def _squeeze(func: Any, self: SparseTensor, dim: int) -> Any:
-    return self.select(dim, 0) if self.shape[dim] == 1 else self
 
 
 @on_sparse(aten.cat.default)

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Sparse")
 CASES: dict[str, Callable[[str], Any]] = {
     "turned": lambda d: [coo(d).t(), coo(d).transpose(0, 1), csr(d).t(), coo(d).permute(1, 0)],
     "widened": lambda d: coo(d).unsqueeze(0),
+    "as it was": lambda d: [coo(d).permute(0, 1), torch.ones(3, device=d).to_sparse().t()],
     "with dense parts": lambda d: [
         hybrid(d).unsqueeze(3),
         hybrid(d).unsqueeze(0),
@@ -41,7 +42,7 @@ CASES: dict[str, Callable[[str], Any]] = {
         coo(d).coalesce().index_select(0, torch.tensor([1], device=d)).coalesce(),
         coo(d).coalesce().index_select(0, torch.tensor([1, 0, 1], device=d)).coalesce(),
     ],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from sparse_metas import coo, csr
+from sparse_metas import coo, csr, hybrid
 
 import neusight
 
@@ -40,3 +41,51 @@ def test_it_may_be_a_buffer_of_a_module() -> None:
         graph = layer.get_buffer("graph")
         assert graph.is_cuda
         assert (graph @ layer.weight).shape == (2, 3)
+
+
+def ones(*sizes: int) -> torch.Tensor:
+    return torch.ones(*sizes, device="cuda")
+
+
+#: What a GPU says of operands that do not go together (ATen/native/sparse/cuda, 2.13), or a
+#: forecast of what it does not know.
+REFUSED: dict[str, tuple[Callable[[], object], str]] = {
+    "rows of columns": (
+        lambda: csr("cuda").t().crow_indices(),
+        "crow_indices expected sparse row compressed tensor layout but got SparseCsc",
+    ),
+    "rows of coordinates": (lambda: coo("cuda").col_indices(), "layout but got Sparse$"),
+    "a sum with a dense tensor": (lambda: coo("cuda") + ones(2, 3), r"Use add\(dense, sparse\)"),
+    "a sum of two sizes": (lambda: coo("cuda") + coo("cuda").t(), r"\(2, 3\) != \(3, 2\)"),
+    "a division by a matrix": (lambda: coo("cuda") / ones(2, 3), "zero-dim dense tensor divisor"),
+    "a copy of a dense tensor": (
+        lambda: coo("cuda").copy_(ones(2, 3)), "Found self type = torch.cuda.sparse.FloatTensor",
+    ),
+    "a dense product": (lambda: ones(4, 2) @ coo("cuda"), "with a strided mat1 is not supported"),
+    "a batch of dense ones": (
+        lambda: torch.bmm(ones(1, 3, 2), coo("cuda").unsqueeze(0)), "mat2' must be dense",
+    ),
+    "two dtypes": (
+        lambda: csr("cuda") @ ones(3, 2).double(), "got torch.float32 and torch.float64",
+    ),
+    "other sizes": (lambda: csr("cuda") @ ones(4, 2), r"cannot be multiplied \(2x3 and 4x2\)"),
+    "a pattern of coordinates": (
+        lambda: torch.sparse.sampled_addmm(coo("cuda"), ones(2, 4), ones(4, 3)),
+        "Expected self to have sparse csr layout",
+    ),
+    "sparse with dense dimensions": (lambda: hybrid("cuda").transpose(0, 2), "not supported"),
+    "joined along dense ones": (lambda: torch.cat([hybrid("cuda")] * 2, 2), "dense dimension"),
+    "a dimension dropped": (lambda: coo("cuda").squeeze(0), "is not forecast for"),
+    "blocks of coordinates": (lambda: coo("cuda").to_sparse_bsr((1, 1)), "is not forecast for"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_does_not_go_together_is_refused(name: str) -> None:
+    run, words = REFUSED[name]
+
+    with (
+        neusight.forecast_on("H100"),
+        pytest.raises((RuntimeError, NotImplementedError), match=words),
+    ):
+        run()
