@@ -121,7 +121,12 @@ def compiled() -> str:
 def suite(name: str, key: Callable[[Row], str]) -> str:
     """Whole models by every predictor: mean absolute errors."""
     found = [row for row in rows(f"suite_{name}") if row["error"]]
-    lines = [_suite_line(group, own) for group, own in grouped(found, key).items()]
+    return suite_table(grouped(found, key))
+
+
+def suite_table(groups: dict[str, list[Row]]) -> str:
+    """A line of mean absolute errors for each group."""
+    lines = (_suite_line(group, own) for group, own in groups.items())
     return table(("", "cases", *PREDICTORS, "in 80 %"), lines)
 
 
@@ -138,12 +143,8 @@ def _suite_line(title: str, found: Sequence[Row]) -> tuple[object, ...]:
 def suites() -> str:
     """Both suites by every predictor: mean absolute errors over all rows."""
     names = {"paper": "the paper's models in FP32", "published": "published figures"}
-    return table(
-        ("", "cases", *PREDICTORS, "in 80 %"),
-        [
-            _suite_line(title, [r for r in rows(f"suite_{n}") if r["error"]])
-            for n, title in names.items()
-        ],
+    return suite_table(
+        {title: [r for r in rows(f"suite_{name}") if r["error"]] for name, title in names.items()}
     )
 
 
@@ -207,16 +208,14 @@ def memory() -> str:
 
 def many_gpus() -> str:
     """Published training of many GPUs, by source."""
-    lines = [list(row.values()) for row in rows("multi_gpu")]
     columns = ("source", "figure", "rows", "median", "signed", "in 80 %", "constant HFU")
-    return table(columns, lines)
+    return table(columns, (list(row.values()) for row in rows("multi_gpu")))
 
 
 def mechanisms() -> str:
     """Published training of many GPUs with and without each of what slows a step."""
-    lines = [list(row.values()) for row in rows("multi_gpu_mechanisms")]
     columns = ("mechanism", "source", "rows", "median", "without", "signed", "signed without")
-    return table(columns, lines)
+    return table(columns, (list(row.values()) for row in rows("multi_gpu_mechanisms")))
 
 
 def decoding() -> str:

@@ -30,8 +30,6 @@ COMPILED = "compile_inductor_default"
 _COMPILE_OPTIONS: dict[str, dict[str, Any]] = {
     COMPILED: {},
     "compile_inductor_reduce-overhead": {"mode": "reduce-overhead"},
-    "compile_inductor_max-autotune": {"mode": "max-autotune"},
-    "compile_inductor_max-autotune-no-cudagraphs": {"mode": "max-autotune-no-cudagraphs"},
     "compile_cudagraphs": {"backend": "cudagraphs"},
 }
 

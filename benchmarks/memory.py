@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+import operator_chains
 import torch
 from memory_programs import PROGRAMS, torch_before_1_11
 from tables import read_table
@@ -31,7 +32,6 @@ import neusight
 from neusight.memory.placement import MemoryTimeline, memory_on
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
-CHAINS = SHARED / "fused_ops_baselines" / "timings.csv"
 MODELS = SHARED / "e2e_published_dev.csv"
 PUBLISHED = Path(__file__).with_name("memory_published.csv")
 STORED = Path(__file__).with_name("memory_scores.json")
@@ -42,13 +42,6 @@ MIB = 2**20
 RUNS = 3
 #: What an error may grow by before it counts as worse: a share.
 TOLERANCE = 0.0005
-#: Programs that are one row of a script, which resets the peak before each run.
-IS_CHAIN = frozenset(
-    {
-        "cross_entropy", "embedding", "fused_linear_cross_entropy", "geglu", "layer_norm",
-        "rms_norm", "rope", "softmax",
-    }
-)  # fmt: skip
 METRICS = ("allocated", "reserved", "used")
 
 
@@ -108,18 +101,19 @@ class Result:
 
 def chain_cases() -> list[Case]:
     """The rows of the operator chains."""
-    gpus = {"NVIDIA A100-SXM4-80GB": "A100", "NVIDIA H100 80GB HBM3": "H100"}
-    found = []
-    for row in read_table(CHAINS):
-        if row["metric_name"] != "memory":
-            continue
-        settings = json.loads(row["extra_benchmark_config_str"])
-        settings |= {row["x_name"]: int(row["x_value"]), "mode": row["kernel_operation_mode"]}
-        gpu = gpus.get(row["gpu_name"], "RTX-3090")
-        mib = float(row["y_value_50"])
-        # Timestamps of 2024 and 2025; the data say torch 2.3 to 2.6.
-        found.append(Case(row["kernel_name"], json.dumps(settings), gpu, "allocated", mib, "2.5"))
-    return found
+    gpus = {"A100-SXM4-80GB": "A100", "H100-SXM5-80GB": "H100"}
+    return [
+        Case(
+            chain.chain,
+            json.dumps({**json.loads(chain.settings), "mode": chain.mode}),
+            gpus.get(chain.gpu, chain.gpu),
+            "allocated",
+            chain.measured,
+            chain.torch,
+        )
+        for chain in operator_chains.cases()
+        if chain.metric == "memory"
+    ]
 
 
 _GPUS = {
@@ -231,7 +225,7 @@ def _placed(case: Case) -> tuple[MemoryTimeline, float]:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
     memory = memory_on(found.recording.as_torch(case.torch), found.gpu)
-    if case.program in IS_CHAIN:
+    if case.program in operator_chains.CHAINS:  # a row of a script, which resets the peak
         kinds = [step for step in memory.steps if step.kind != "setup"] or list(memory.steps)
         return memory, max(step.peak_allocated for step in kinds[-1:]) / MIB
     return memory, memory.peak_allocated / MIB
@@ -271,7 +265,7 @@ def main() -> int:
     parser.add_argument("--update", action="store_true", help="store the errors")
     parser.add_argument("--worse", action="store_true", help="store worse ones too")
     options = parser.parse_args()
-    if not CHAINS.exists():
+    if not operator_chains.DATA.exists():
         print(f"skipped: there are no measured tables at {SHARED}")
         return 0
     cases = [*chain_cases(), *model_cases(), *published_cases()]

@@ -101,6 +101,11 @@ def of_sum(result: Any) -> Tensor:
     return total
 
 
+def by_sum(model: Callable[[], nn.Module], *inputs: Tensor) -> Make:
+    """A model trained on the sum of what it gives."""
+    return lambda device: training(model(), inputs, of_sum, device)
+
+
 def tokens(*shape: int, limit: int = 100) -> Tensor:
     return torch.randint(0, limit, shape)
 
@@ -195,20 +200,15 @@ def classifier(device: torch.device) -> Step:
     )
 
 
-def autoencoder(device: torch.device) -> Step:
-    model = nn.Sequential(
+def autoencoder() -> nn.Module:
+    return nn.Sequential(
         nn.Conv2d(3, 8, 3, 2, 1), nn.GroupNorm(2, 8), nn.SiLU(), nn.ConvTranspose2d(8, 3, 2, 2)
     )
-    return training(model, [torch.randn(2, 3, 16, 16)], of_sum, device)
 
 
-def encoder(device: torch.device) -> Step:
+def encoder() -> nn.Module:
     layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
-    return training(nn.TransformerEncoder(layer, 2), [torch.randn(2, 8, 32)], of_sum, device)
-
-
-def recurrent(kind: type[nn.Module]) -> Make:
-    return lambda device: training(kind(16, 16, 1), [torch.randn(5, 2, 16)], of_sum, device)
+    return nn.TransformerEncoder(layer, 2)
 
 
 def compiled(backend: str) -> Make:
@@ -259,9 +259,9 @@ OWN: dict[str, Make] = {
     "example dcgan": example_dcgan,
     "example lstm": example_lstm,
     "classifier": classifier,
-    "autoencoder": autoencoder,
-    "transformer encoder": encoder,
-    "rnn": recurrent(nn.RNN),
+    "autoencoder": by_sum(autoencoder, torch.randn(2, 3, 16, 16)),
+    "transformer encoder": by_sum(encoder, torch.randn(2, 8, 32)),
+    "rnn": by_sum(lambda: nn.RNN(16, 16, 1), torch.randn(5, 2, 16)),
     "compiled, aot_eager": compiled("aot_eager"),
     "compiled, eager": compiled("eager"),
     "hf gpt2": hugging_face(
@@ -291,28 +291,29 @@ OWN: dict[str, Make] = {
 def public(folder: Path) -> dict[str, Make]:
     """Models of public scripts, built small."""
 
-    def nano(device: torch.device) -> Step:
-        module = loaded(folder / "nanoGPT" / "model.py")
-        config = module.GPTConfig(32, 100, 2, 2, 32)
-        return training(module.GPT(config), [tokens(2, 16), tokens(2, 16)], of_sum, device)
+    def script(*parts: str) -> ModuleType:
+        return loaded(folder.joinpath(*parts))
 
-    def mini(device: torch.device) -> Step:
+    def nano() -> nn.Module:
+        module = script("nanoGPT", "model.py")
+        return module.GPT(module.GPTConfig(32, 100, 2, 2, 32))
+
+    def mini() -> nn.Module:
         sys.path.insert(0, str(folder / "minGPT"))
         module: Any = importlib.import_module("mingpt.model")
         config = module.GPT.get_default_config()
         config.n_layer = config.n_head = 2
         config.n_embd, config.vocab_size, config.block_size = 32, 100, 16
         config.model_type = None
-        return training(module.GPT(config), [tokens(2, 16), tokens(2, 16)], of_sum, device)
+        return module.GPT(config)
 
-    def llama2(device: torch.device) -> Step:
-        module = loaded(folder / "llama2.c" / "model.py")
+    def llama2() -> nn.Module:
+        module = script("llama2.c", "model.py")
         sizes = {"dim": 32, "n_layers": 2, "n_heads": 2, "vocab_size": 100, "max_seq_len": 16}
-        model = module.Transformer(module.ModelArgs(**sizes))
-        return training(model, [tokens(2, 16), tokens(2, 16)], of_sum, device)
+        return module.Transformer(module.ModelArgs(**sizes))
 
     def vae(device: torch.device) -> Step:
-        module = loaded(folder / "examples" / "vae" / "main.py")
+        module = script("examples", "vae", "main.py")
         images = torch.rand(4, 1, 28, 28)
         given = images.to(device)
         return training(
@@ -320,59 +321,47 @@ def public(folder: Path) -> dict[str, Make]:
             lambda found: module.loss_function(found[0], given, *found[1:]), device,
         )  # fmt: skip
 
-    def super_resolution(device: torch.device) -> Step:
-        module = loaded(folder / "examples" / "super_resolution" / "model.py")
-        return training(module.Net(3), [torch.randn(1, 1, 12, 12)], of_sum, device)
-
-    def style(device: torch.device) -> Step:
-        path = folder / "examples" / "fast_neural_style" / "neural_style" / "transformer_net.py"
-        return training(loaded(path).TransformerNet(), [torch.randn(1, 3, 32, 32)], of_sum, device)
-
-    def words(device: torch.device) -> Step:
-        module = loaded(folder / "examples" / "word_language_model" / "model.py")
-        model = module.TransformerModel(100, 32, 2, 32, 2)
-        return training(model, [tokens(8, 2)], of_sum, device)
-
     def mnist(device: torch.device) -> Step:
-        module = loaded(folder / "examples" / "mnist" / "main.py")
+        module = script("examples", "mnist", "main.py")
         targets = tokens(4, limit=10).to(device)
         return training(
             module.Net(), [torch.randn(4, 1, 28, 28)],
             lambda out: functional.nll_loss(out, targets), device,
         )  # fmt: skip
 
-    def gcn(device: torch.device) -> Step:
-        module = loaded(folder / "examples" / "gcn" / "main.py")
-        model = module.GCN(8, 16, 4)
-        return training(model, [torch.randn(10, 8), torch.eye(10)], of_sum, device)
-
-    def gat(device: torch.device) -> Step:
-        module = loaded(folder / "examples" / "gat" / "main.py")
-        model = module.GAT(8, 16, 2, 4)
-        return training(model, [torch.randn(10, 8), torch.eye(10)], of_sum, device)
-
     def vit(name: str, model: str) -> Make:
-        def make(device: torch.device) -> Step:
+        def make() -> nn.Module:
             sys.path.insert(0, str(folder / "vit-pytorch"))
             module: Any = importlib.import_module(f"vit_pytorch.{name}")
-            made = getattr(module, model)(
+            return getattr(module, model)(
                 image_size=32, patch_size=8, num_classes=10, dim=32, depth=2, heads=2, mlp_dim=64
             )
-            return training(made, [torch.randn(2, 3, 32, 32)], of_sum, device)
 
-        return make
+        return by_sum(make, torch.randn(2, 3, 32, 32))
 
+    square = [torch.randn(10, 8), torch.eye(10)]
+    pair = [tokens(2, 16), tokens(2, 16)]
+    image = torch.randn(1, 3, 32, 32)
+    style = ("examples", "fast_neural_style", "neural_style", "transformer_net.py")
+    words = ("examples", "word_language_model", "model.py")
     return {
-        "nanoGPT": nano,
-        "minGPT": mini,
-        "llama2.c": llama2,
+        "nanoGPT": by_sum(nano, *pair),
+        "minGPT": by_sum(mini, *pair),
+        "llama2.c": by_sum(llama2, *pair),
         "examples vae": vae,
-        "examples super_resolution": super_resolution,
-        "examples fast_neural_style": style,
-        "examples word_language_model": words,
+        "examples super_resolution": by_sum(
+            lambda: script("examples", "super_resolution", "model.py").Net(3),
+            torch.randn(1, 1, 12, 12),
+        ),
+        "examples fast_neural_style": by_sum(lambda: script(*style).TransformerNet(), image),
+        "examples word_language_model": by_sum(
+            lambda: script(*words).TransformerModel(100, 32, 2, 32, 2), tokens(8, 2)
+        ),
         "examples mnist": mnist,
-        "examples gcn": gcn,
-        "examples gat": gat,
+        "examples gcn": by_sum(lambda: script("examples", "gcn", "main.py").GCN(8, 16, 4), *square),
+        "examples gat": by_sum(
+            lambda: script("examples", "gat", "main.py").GAT(8, 16, 2, 4), *square
+        ),
         "vit-pytorch vit": vit("vit", "ViT"),
         "vit-pytorch simple_vit": vit("simple_vit", "SimpleViT"),
         "vit-pytorch deepvit": vit("deepvit", "DeepViT"),

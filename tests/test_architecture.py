@@ -137,7 +137,6 @@ TESTED_WITH = {
     "neusight.integrations.cli": "cli/test_main.py",
     "neusight.integrations.frameworks.tensorboard_repair": "frameworks/test_tensorboard.py",
     "neusight.integrations.layouts": "layouts/test_search.py",
-    "neusight.integrations.profiles.aliases": "profiles/comparison/test_comparison.py",
     "neusight.integrations.profiles.carrying": "profiles/carrying/test_carried.py",
     "neusight.integrations.profiles.comparison": "profiles/comparison/test_comparison.py",
     "neusight.integrations.profiles.reading": "profiles/reading/test_reading.py",

@@ -68,7 +68,7 @@ def _proposals(model: Any, taken: set[str]) -> Iterator[Inputs]:
     if words:
         yield words
         yield {"input_ids": words["input_ids"]}
-    yield from _others(model, config, taken)
+    yield from _others(config, taken)
 
 
 def random_text(config: Any, *, length: int = WORDS) -> torch.Tensor:
@@ -266,7 +266,7 @@ def _decisions(config: Any) -> Inputs:
     }
 
 
-def _others(model: Any, config: Any, taken: set[str]) -> Iterator[Inputs]:
+def _others(config: Any, taken: set[str]) -> Iterator[Inputs]:
     width = figure(config, "hidden_size", "d_model", default=64)
     if "hidden_states" in taken and "grid_thw" in taken:
         channels = figure(config, "num_channels", "in_channels", "in_chans", default=3)

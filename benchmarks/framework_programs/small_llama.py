@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
@@ -9,6 +11,16 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 LAYERS, WIDTH, HIDDEN, HEADS, VOCABULARY = 4, 512, 1024, 8, 2048
 SEQUENCE, BATCH, STEPS = 256, 2, 6
+
+#: FSDP2 as transformers' TrainingArguments state it.
+FSDP2: dict[str, Any] = {
+    "fsdp": True,
+    "fsdp_config": {
+        "version": 2,
+        "transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"],
+        "cpu_ram_efficient_loading": True,
+    },
+}
 
 
 def model() -> LlamaForCausalLM:

@@ -11,14 +11,6 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 from trl import SFTConfig, SFTTrainer
 
-SHARDED = {
-    "fsdp": True,
-    "fsdp_config": {
-        "version": 2,
-        "transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"],
-        "cpu_ram_efficient_loading": True,
-    },
-}
 words = {f"w{number}": number for number in range(small_llama.VOCABULARY)}
 tokenizer = PreTrainedTokenizerFast(
     tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="w0")),
@@ -29,7 +21,8 @@ tokens = torch.randint(2, small_llama.VOCABULARY, (64, small_llama.SEQUENCE)).to
 arguments = SFTConfig(
     "out", per_device_train_batch_size=small_llama.BATCH, max_steps=small_llama.STEPS, bf16=True,
     gradient_checkpointing=False, max_length=small_llama.SEQUENCE, report_to=[],
-    save_strategy="no", disable_tqdm=True, **(SHARDED if sys.argv[1] == "fsdp2" else {}),
+    save_strategy="no", disable_tqdm=True,
+    **(small_llama.FSDP2 if sys.argv[1] == "fsdp2" else {}),
 )  # fmt: skip
 SFTTrainer(
     small_llama.model(), arguments, train_dataset=Dataset.from_dict({"input_ids": tokens}),

@@ -7,7 +7,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from neusight.integrations.layouts.block import BlockRecord, Part
@@ -271,11 +271,6 @@ class LayoutPricer:
         self._collective_us = lru_cache(maxsize=None)(self._priced_collective)
         self._times: dict[int, BlockTimes] = {}
 
-    @cached_property
-    def capacity_bytes(self) -> float:
-        """The GPU's memory."""
-        return float(self.gpu.memory_bytes)
-
     def times(self, record: BlockRecord) -> BlockTimes:
         """The record's kernels, priced."""
         key = id(record)
@@ -385,7 +380,7 @@ class LayoutPricer:
             mfu=per_step * model_flops / (peak * seconds),
             tokens_per_s=self.work.tokens / seconds,
             memory_bytes=needed_bytes(layout, self.shape, record),
-            capacity_bytes=self.capacity_bytes,
+            capacity_bytes=float(self.gpu.memory_bytes),
             energy_j=layout.world_size
             * energy_j(flops / layout.world_size, seconds, self.gpu, busy_s=busy_s),
             checkpoint_s=saved / self._num_hosts(layout) / (self._storage_gbps * 1e9),

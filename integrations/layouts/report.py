@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +170,7 @@ class LayoutReport:
                 {
                     **price.to_json(),
                     self._cost_title.replace(" ", "_"): self.cost(price),
-                    "training": self.training and self.training.time_of(price).to_json(),
+                    "training": self.training and asdict(self.training.time_of(price)),
                 }
                 for price in self.found.prices
             ],

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import sqrt
-from typing import Any
 
 from neusight.integrations.layouts.pricing import LayoutPrice
 
@@ -26,10 +25,6 @@ class TrainingTime:
     goodput: float = 1.0
     interval_s: float | None = None
     failure_s: float | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """As a dict of JSON values."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)

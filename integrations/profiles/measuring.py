@@ -130,7 +130,7 @@ def measure(
     DataError: no GPU, a busy one, another environment's folder, a full disk; nothing that was
     measured is lost then, nor at an interrupt.
     """
-    run = _Run(folder, start_worker, report_progress)
+    run = _Run(folder, start_worker)
     deadline = now() + 60.0 * minutes
     try:
         num_gpus = run.look(even_if_busy=even_if_busy)
@@ -156,15 +156,9 @@ def measure(
 class _Run:
     """One run: the folder, the worker, and what came out so far."""
 
-    def __init__(
-        self,
-        folder: Path,
-        start_worker: Callable[[], Worker],
-        report_progress: _Progress,
-    ) -> None:
+    def __init__(self, folder: Path, start_worker: Callable[[], Worker]) -> None:
         self._folder = folder
         self._start = start_worker
-        self._report_progress = report_progress
         self._worker: Worker | None = None
         self._crashes = 0
         self._samples: dict[tuple[str, str, str], Sample] = {}

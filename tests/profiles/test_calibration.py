@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import neusight
 from measured_environment import ENVIRONMENT
 from neusight.forecast import Forecast
 from neusight.integrations.cli.main import main
-from neusight.integrations.profiles.calibration import calibrate
+from neusight.integrations.profiles.calibration import _of_samples, calibrate
 from neusight.integrations.profiles.reading.reading import read_profile_events
 from neusight.output.trace.file import trace_events
 from neusight.predictors.errors import CalibrationError, DataError, TraceError
@@ -228,6 +229,26 @@ def test_short_times_between_events_are_left_out(tmp_path: Path) -> None:
     assert "1 samples below 100 µs were left out" in made.source["notes"][0]
 
 
+def test_of_samples_the_hot_ones_count_and_times_between_events_from_100_microseconds() -> None:
+    kernel = Kernel.gemm(64, 64, 64)
+    short, long = (
+        replace(sample(kernel), probe=f"{us}", kernel_us=None, event_us=us) for us in (99.9, 100.0)
+    )
+    cold = replace(sample(kernel), probe="p", kernel_us=7.0, l2="cold")
+    loaded = replace(cold, clock_regime="sustained", kernel_us=8.0)
+    notes: list[str] = []
+
+    found = _of_samples([short, long, replace(cold, l2="hot", kernel_us=5.0), cold, loaded], notes)
+
+    assert [(item.latency_us, item.sustained) for item in found] == [
+        (100.0, False), (5.0, False), (8.0, True),
+    ]  # fmt: skip
+    assert notes == [
+        "1 samples below 100 µs were left out: only the time between events is known, of which"
+        " launches are too large a part"
+    ]
+
+
 def test_a_folder_of_traces_counts_what_are_traces(tmp_path: Path) -> None:
     write_trace(tmp_path / "a.json.gz", 256)
     write_trace(tmp_path / "b.json.gz", 384)
@@ -260,8 +281,6 @@ def test_an_unknown_gpu_must_be_named(tmp_path: Path) -> None:
 
 
 def test_two_versions_of_torch_are_not_mixed(tmp_path: Path) -> None:
-    from dataclasses import replace
-
     first = folder_of(tmp_path / "a")
     second = tmp_path / "b"
     second.mkdir()

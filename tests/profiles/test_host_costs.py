@@ -19,7 +19,7 @@ from neusight.integrations.profiles.reading.profile import (
 from neusight.integrations.profiles.reading.reading import read_profile, read_profile_events
 from neusight.output.trace.file import trace_events
 from neusight.predictors.gpu import find_gpu
-from neusight.timeline.host import HOST_COSTS, PROFILED, HostProfile
+from neusight.timeline.host import HOST_COSTS, PROFILED, HostProfile, profiled_host_of
 from places import TRACES, needs_traces
 from profile_events import device_event, trace_of_events
 
@@ -128,3 +128,102 @@ def test_public_profiles_of_one_machine_state_one_host() -> None:
         # One of the two was cold in places.
         assert first[field] == pytest.approx(second[field], rel=0.6)
         assert second[field] == pytest.approx(getattr(PROFILED, field), rel=0.15)
+
+
+SHIPPED = profiled_host_of(find_gpu("H100"))
+US = 1000
+
+
+def launches(count: int, us: float, *ops: HostOp, calls: tuple[RuntimeCall, ...] = ()) -> Profile:
+    """So many launches of that length, a second apart, each of a kernel of no operator."""
+    starts = [second * 10**9 for second in range(count)]
+    launched = [RuntimeCall("cudaLaunchKernel", start, round(us * US), "1") for start in starts]
+    events = [DeviceEvent("kernel", "k", start, 1, 0, at, launch=at)
+              for at, start in enumerate(starts)]  # fmt: skip
+    return Profile("", "H100", False, True, (), ops, tuple(events), (*launched, *calls))
+
+
+def test_a_cost_is_read_where_it_is_seen_five_times() -> None:
+    assert costs_of(launches(4, 3.0), find_gpu("H100")) is None
+    costs = costs_of(launches(5, 3.0), find_gpu("H100"))
+
+    assert costs is not None and costs["launch_us"] == 3.0
+
+
+@pytest.mark.parametrize(
+    ("factor", "speed"), [(1.14, 1.0), (1.16, 1.16), (0.88, 1.0), (0.86, 0.86), (2.4, 2.4)]
+)
+def test_a_host_nearly_like_the_shipped_one_is_taken_for_it(factor: float, speed: float) -> None:
+    costs = costs_of(launches(5, factor * SHIPPED.launch_us), find_gpu("H100"))
+
+    assert costs is not None
+    assert costs["op_us"] == pytest.approx(speed * SHIPPED.op_us, rel=2e-3)
+    assert costs["backward_share"] == SHIPPED.backward_share
+
+
+def test_the_slowest_twentieth_counts_as_the_slowest_of_the_rest() -> None:
+    ops = [HostOp("aten::empty", 10**12 + at, at * US, "1") for at in range(1, 21)]
+
+    costs = costs_of(launches(5, SHIPPED.launch_us, *ops), find_gpu("H100"))
+
+    assert costs is not None
+    assert costs["allocate_us"] == (sum(range(1, 20)) + 19) / 20
+
+
+@pytest.mark.parametrize(("count", "expected"), [(30, 3.0), (60, 3.5), (90, 5.0)])
+def test_of_waits_the_shortest_tenth_counts(count: int, expected: float) -> None:
+    waits = tuple(
+        RuntimeCall("cudaStreamSynchronize", 0, at * US, "1") for at in range(1, count + 1)
+    )
+
+    costs = costs_of(launches(5, SHIPPED.launch_us, calls=waits), find_gpu("H100"))
+
+    assert costs is not None
+    assert costs["synchronize_us"] == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("cudaEventRecord", "event_us"), ("cudaStreamWaitEvent", "event_us"),
+        ("hipDeviceSynchronize", "synchronize_us"), ("cudaEventSynchronize", "synchronize_us"),
+        ("cudaMemcpyAsync", "memcpy_us"), ("cudaMemsetAsync", "memcpy_us"),
+        ("hipLaunchKernel", "launch_us"), ("cudaLaunchCooperativeKernel", "launch_us"),
+    ],
+)  # fmt: skip
+def test_a_call_is_an_example_of_one_cost(name: str, field: str) -> None:
+    """Of launches and copies only what gave the device work."""
+    calls = tuple(RuntimeCall(name, 0, 7777, "1") for _ in range(9))
+
+    costs = costs_of(launches(5, SHIPPED.launch_us, calls=calls), find_gpu("H100"))
+
+    assert costs is not None
+    needs_work = field in ("launch_us", "memcpy_us")
+    assert (costs[field] == 7.777) is not needs_work
+
+
+@pytest.mark.parametrize(
+    ("name", "num_launches", "expected"),
+    [
+        ("aten::mul", 1, 20.0 - 2.0 - SHIPPED.allocate_us * 2.0 / SHIPPED.launch_us),
+        ("aten::mul_", 1, 20.0 - 2.0),
+        ("aten::mul_", 2, 20.0 - 4.0 - SHIPPED.extra_kernel_us),
+    ],
+)
+def test_a_dispatch_is_an_op_without_its_launches_and_its_allocation(
+    name: str, num_launches: int, expected: float
+) -> None:
+    starts = [second * 10**9 for second in range(5)]
+    ops = [HostOp(name, start, 20 * US, "1") for start in starts]
+    calls = [RuntimeCall("cudaLaunchKernel", start + 5 * at * US, 2 * US, "1")
+             for start in starts for at in range(num_launches)]  # fmt: skip
+    events = [
+        DeviceEvent("kernel", "k", call.end_ns, 1, 0, 7, op=at // num_launches, launch=at)
+        for at, call in enumerate(calls)
+    ]
+    made = Profile("", "H100", False, True, (), tuple(ops), tuple(events), tuple(calls))
+
+    costs = costs_of(made, find_gpu("H100"))
+
+    assert costs is not None
+    assert costs["op_us"] == pytest.approx(expected, abs=1e-3)

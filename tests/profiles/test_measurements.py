@@ -12,15 +12,17 @@ from torch import nn
 import neusight
 from neusight.integrations.profiles.measurements import (
     TraceMeasurements,
+    frozen,
     measurements_of,
     outermost_ops,
+    reported_left_out,
 )
 from neusight.integrations.profiles.reading.profile import Profile
 from neusight.integrations.profiles.reading.reading import read_profile, read_profile_events
 from neusight.output.trace.file import trace_events
 from neusight.predictors.errors import CalibrationError
 from neusight.predictors.gpu import find_gpu
-from neusight.predictors.kernel import GemmSize, KernelClass
+from neusight.predictors.kernel import ConvolutionSize, GemmSize, KernelClass
 from neusight.predictors.registry import predict
 from places import TRACES, needs_traces
 from profile_events import device_event, host_event, trace_of_events
@@ -219,6 +221,131 @@ def test_settings_are_read_from_their_numbers() -> None:
     [kernel] = measured(copied).measurements[0].launches
 
     assert (kernel.dtype, kernel.out_dtype) == ("float32", "bfloat16")
+
+
+def images(*shape: int) -> Input:
+    return list(shape), "float", [], ""
+
+
+def without_values(item: dict[str, Any]) -> dict[str, Any]:
+    """As an older torch records it."""
+    del item["args"]["Concrete Inputs"]
+    return item
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "kernel", "direction"),
+    [
+        ("aten::cudnn_convolution_backward",
+         [images(2, 4, 8, 8), images(2, 16, 4, 4), images(16, 4, 3, 3)], "wgrad",
+         "weight_gradient"),
+        ("aten::cudnn_convolution", [images(2, 4, 8, 8), images(16, 4, 3, 3)], "fprop", "forward"),
+    ],
+)  # fmt: skip
+def test_convolutions_of_an_older_torch_have_the_stride_of_their_shapes(
+    name: str, inputs: list[Input], kernel: str, direction: str
+) -> None:
+    result = call("aten::relu", [images(2, 16, 4, 4)], ("vectorized", 1.0))
+
+    [found] = [
+        item
+        for item in measured(without_values(call(name, inputs, (kernel, 9.0))), result).measurements
+        if item.latency_us == 9.0
+    ]
+
+    [convolution] = found.launches
+    assert isinstance(convolution.size, ConvolutionSize)
+    assert (convolution.size.direction, convolution.size.stride) == (direction, (2, 2))
+
+
+def test_an_older_batch_norm_is_taken_to_be_in_training() -> None:
+    channel: Input = ([16], "float", [1], "")
+    norm = call(
+        "aten::native_batch_norm",
+        [([2, 16, 8, 8], "float", [1024, 64, 8, 1], ""), *[channel] * 4, ([], "Bool", [], ""),
+         ([], "Double", [], ""), ([], "Double", [], "")],
+        ("bn_fw_tr_1C11_kernel_NCHW", 3.0),
+    )  # fmt: skip
+
+    [item] = measured(without_values(norm)).measurements
+
+    assert item.launches[0].kernel_class is KernelClass.NORMALIZATION
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [("bfloat16", "bfloat16"), ("5", "float16"), ("15", "bfloat16"), ("6", "float32")],
+)
+def test_a_setting_is_a_number_or_a_name(value: str, dtype: str) -> None:
+    found = measured(copied_to(value))
+
+    assert [item.launches[0].out_dtype for item in found.measurements] == [dtype]
+
+
+@pytest.mark.parametrize("value", ["16", "12", "99", "-1", "nothing"])
+def test_a_setting_that_is_none_is_reported(value: str) -> None:
+    found = measured(copied_to(value))
+
+    assert found.measurements == ()
+    assert "setting" in found.notes[0] and found.notes[0].endswith("is not known")
+
+
+def copied_to(dtype: str) -> dict[str, Any]:
+    nothing: Input = ([], "", [], "")
+    return call(
+        "aten::_to_copy",
+        [matrix(64, 128, "double"), ([], "Scalar", [], dtype), ([], "Scalar", [], "0"), nothing,
+         nothing, ([], "Scalar", [], "False"), nothing],
+        ("copy", 3.0),
+    )  # fmt: skip
+
+
+def test_positions_in_lists_are_whole_numbers() -> None:
+    positions: Input = ([[9]], "TensorList", [], "")
+    index = call("aten::index", [matrix(64, 128, "float"), positions], ("index_elementwise", 3.0))
+
+    [item] = measured(index).measurements
+
+    assert item.launches[0].kernel_class is KernelClass.GATHER
+
+
+def test_weights_that_an_optimizer_steps_are_fp32_where_any_tensor_is() -> None:
+    lists: Input = ([[64, 128], [64, 128]], "TensorList", [], "")
+    step = call("aten::_foreach_mul_", [lists, ([], "Scalar", [], "0.9")], ("multi_tensor", 3.0))
+    relu = call("aten::relu", [matrix(64, 128, "float")], ("relu", 1.0))
+
+    mixed = measured(step, MM, call("aten::relu", [matrix(64, 128)], ("relu", 2.0)), relu)
+    [found] = [item for item in mixed.measurements if item.latency_us == 3.0]
+
+    assert found.launches[0].dtype == "float32"
+    assert "whose types are unknown" in measured(step).notes[0]
+
+
+@pytest.mark.parametrize(
+    ("left_out_ns", "lines"),
+    [
+        ({"a": 10, "b": 20}, ["2.0% of the kernel time was left out: b",
+                              "1.0% of the kernel time was left out: a"]),
+        ({"a": 9, "b": 9, "c": 10}, ["1.0% of the kernel time was left out: c",
+                                     "1.8% of the kernel time was left out for smaller reasons"]),
+        ({}, []),
+    ],
+)  # fmt: skip
+def test_reasons_of_a_hundredth_are_shown_by_themselves(
+    left_out_ns: dict[str, int], lines: list[str]
+) -> None:
+    assert list(reported_left_out(left_out_ns, 1000)) == lines
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        ([1, [2, [3, [4]]]], (1, (2, (3, (4,))))), ([[[[[1]]]]], (((((),),),),)),
+        ([True, 2.5, "x", None, {}], (True, 2.5, "x", (), ())), (None, ()), ({}, ()),
+    ],
+)  # fmt: skip
+def test_lists_are_frozen_as_deep_as_operators_take_them(value: object, found: object) -> None:
+    assert frozen(value) == found
 
 
 def test_lists_of_tensors_take_the_type_that_all_others_have() -> None:

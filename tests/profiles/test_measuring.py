@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import json
 import resource
+import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from measured_environment import ENVIRONMENT
+from neusight.integrations.profiles import measuring
 from neusight.integrations.profiles.measuring import (
     MeasuringResult,
     Part,
     Reply,
     Request,
+    Worker,
     WorkerLost,
     WorkerProcess,
     WorkloadSetting,
@@ -71,6 +75,7 @@ class Lab:
     now: float = 0.0
     begun: list[str] = field(default_factory=list)
     started: int = 0
+    requests: list[tuple[str, int, float]] = field(default_factory=list)
     titles: list[str] = field(default_factory=list)
 
     def worker(self) -> FakeWorker:
@@ -91,6 +96,7 @@ class FakeWorker:
 
     def ask(self, request: Request, *, timeout_s: float) -> Iterator[Reply]:
         lab = self.lab
+        lab.requests.append((request["do"], len(request.get("probes", ())), timeout_s))
         if request["do"] == "environment":
             yield {"environment": asdict(lab.environment), "num_gpus": 1, "busy": lab.busy}
             return
@@ -116,6 +122,9 @@ class FakeWorker:
     def workload(self, name: str) -> Iterator[Reply]:
         if f"workload {name}" in self.lab.kills:
             raise WorkerLost("no reply within 240 s")
+        if f"workload {name}" in self.lab.refuses:
+            yield {"refused": {"subject": f"workload {name}", "reason": "no memory"}}
+            return
         self.lab.begun.append(name)
         yield {"workload": asdict(replace(WORKLOAD, workload=name))}
 
@@ -156,6 +165,71 @@ def test_what_is_needed_most_comes_first(tmp_path: Path) -> None:
     assert outcome.left == 0
     assert outcome.workloads == 8
     assert outcome.samples == len(read_measured(tmp_path).samples) > len(sample())
+
+
+def test_so_many_probes_are_asked_for_at_once_and_so_long_is_waited(tmp_path: Path) -> None:
+    lab = Lab()
+
+    run(tmp_path, lab)
+
+    asked = {kind: [(num, timeout_s) for do, num, timeout_s in lab.requests if do == kind]
+             for kind in ("environment", "workload", "probes")}  # fmt: skip
+    assert asked["environment"] == [(0, 90.0)]
+    assert asked["workload"] == [(0, 240.0)] * 8
+    assert {timeout_s for _, timeout_s in asked["probes"]} == {90.0}
+    assert max(num for num, _ in asked["probes"]) == 24
+    assert {num for num, _ in asked["probes"]} >= {24, 1}  # under load one by one
+    before, between = lab.begun.index("model_6"), lab.begun.index("model_7")
+    under_load = [at for at, text in enumerate(lab.begun) if text.endswith(" under load")]
+    assert before - lab.begun.index("model_5") - 1 == 280
+    assert under_load[0] - between - 1 == 560
+    assert len(lab.begun) - under_load[-1] - 1 == len(sample()) - 840
+
+
+@pytest.mark.parametrize(("minutes", "second"), [(3.9, "kernels"), (4.0, "workload model_0")])
+def test_workloads_come_after_some_kernels_where_there_is_little_time(
+    tmp_path: Path, minutes: float, second: str
+) -> None:
+    lab = Lab()
+
+    run(tmp_path, lab, minutes=minutes)
+
+    assert lab.titles[1] == second
+
+
+def test_a_workload_that_is_refused_costs_itself_alone(tmp_path: Path) -> None:
+    outcome = run(tmp_path, Lab(refuses=frozenset(["workload model_3"])), "workloads")
+
+    assert [(item.subject, item.reason) for item in outcome.refusals] == [
+        ("workload model_3", "no memory")
+    ]
+    assert outcome.workloads == 7
+
+
+def test_a_process_that_cannot_start_ends_the_run(tmp_path: Path) -> None:
+    def lost() -> Worker:
+        raise WorkerLost("it ended with code 1")
+
+    with pytest.raises(DataError, match="process could not start: it ended with code 1"):
+        measure(tmp_path, lost, minutes=1.0)
+
+
+@pytest.mark.parametrize(("free_bytes", "is_enough"), [(100 * 2**20, True), (2**26, False)])
+def test_nothing_is_begun_where_the_disk_is_nearly_full(
+    free_bytes: int, is_enough: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free_bytes))
+    stated = nullcontext() if is_enough else pytest.raises(DataError, match="than 100 MiB left")
+
+    with stated:
+        assert run(tmp_path, Lab(), "quick").samples
+
+
+def test_of_a_gpu_that_is_not_known_no_figures_are_written(tmp_path: Path) -> None:
+    run(tmp_path, Lab(environment=replace(ENVIRONMENT, gpu="Voodoo 2")), "quick")
+
+    assert not (tmp_path / "gpus.csv").exists()
+    assert (tmp_path / "quick.json").exists()
 
 
 def test_a_short_budget_measures_something_of_every_class(tmp_path: Path) -> None:
@@ -346,6 +420,17 @@ def test_a_process_that_dies_leaves_its_last_text() -> None:
     with pytest.raises(WorkerLost, match="it ended with code 1: CUDA error: illegal access"):
         list(worker.ask({"do": "probes"}, timeout_s=HANGS_AFTER_S))
     worker.close()
+
+
+def test_a_process_that_does_not_end_by_itself_is_ended_by_force(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(measuring, "_END_TIMEOUT_S", 0.2)
+    worker = process("import time; time.sleep(600)")
+
+    worker.close()
+
+    assert worker._process.returncode == -9
 
 
 def test_a_process_that_hangs_is_ended() -> None:

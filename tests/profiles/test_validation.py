@@ -16,6 +16,7 @@ import neusight
 from measured_environment import ENVIRONMENT as MEASURED
 from neusight.forecast import Forecast
 from neusight.integrations.cli.main import main
+from neusight.integrations.profiles import validation
 from neusight.integrations.profiles.validation import (
     Totals,
     Validation,
@@ -251,6 +252,61 @@ def test_damaged_and_foreign_files_are_named(tmp_path: Path, forecast: Forecast)
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="could be judged: it holds none"):
         validate(tmp_path / "empty")
+
+
+@pytest.mark.parametrize(
+    ("steps", "gpu_busy_us", "predictor"),
+    [(20, 250_000.0, "tiled_burst"), (20, 250_001.0, None), (None, 1.0, None), ("20", 1.0, None)],
+)
+def test_runs_of_five_seconds_of_kernels_are_bursts(
+    steps: object, gpu_busy_us: float, predictor: str | None, tmp_path: Path, forecast: Forecast
+) -> None:
+    workload = replace(workload_of(forecast), arguments={"steps": steps}, gpu_busy_us=gpu_busy_us)
+    folder = folder_of(tmp_path / "h100", forecast, workload)
+
+    task = validation._task_of_workload(folder / "workloads" / "mlp_wide.json", None, None)
+
+    assert task.predictor == predictor
+
+
+def test_what_names_no_script_or_is_no_trace_is_left_out(
+    tmp_path: Path, forecast: Forecast
+) -> None:
+    folder = folder_of(tmp_path / "h100", forecast, replace(workload_of(forecast), command=()))
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    (alone / "mlp.py").write_text(SCRIPT)
+    (alone / "mlp.json").write_text("{}")
+
+    with pytest.raises(DataError, match=r"mlp_wide: .*mlp_wide\.json names no script"):
+        validate(folder)
+    with pytest.raises(DataError, match=r"judged: mlp: .*mlp\.json is not a trace"):
+        validate(alone)
+
+
+def test_a_workload_is_known_by_how_its_file_begins(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+
+    for text, expected in (
+        ('{"workload": 1}', True), (" " * 4086 + '"workload"', True),
+        (" " * 4087 + '"workload"', False), ('{"work": 1}', False),
+    ):  # fmt: skip
+        path.write_text(text)
+        assert validation._is_workload(path) is expected
+
+
+def test_figures_that_were_not_measured_have_no_error() -> None:
+    row = score(0.1, measured_bytes=0, measured_kernels=0.0, measured_busy_us=0.0)
+
+    assert (row.memory_error, row.kernel_error, row.busy_error) == (None, None, None)
+    document = row.to_json()
+    assert (document["error"], document["is_inside"], document["busy_error"]) == (0.1, True, None)
+
+
+@pytest.mark.parametrize(("error", "inside"), [(0.111, True), (0.112, False), (-0.09, True),
+                                               (-0.1, False)])  # fmt: skip
+def test_a_step_lies_within_the_interval(error: float, inside: bool) -> None:
+    assert score(error).is_inside is inside
 
 
 def test_the_command_names_wrong_options(capsys: pytest.CaptureFixture[str]) -> None:

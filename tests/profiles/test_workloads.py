@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -84,6 +85,54 @@ def test_a_step_is_host_bound_where_its_gpu_idles_for_a_quarter(
 ) -> None:
     # 40 us of kernels, and 2 us between them that are the stream's own.
     assert figures_of_trace(trimmed(a_trace()), step_us=step_us)["host_bound"] is host_bound
+
+
+@pytest.mark.parametrize(("gap_us", "host_bound"), [(3.0, False), (3.5, True)])
+def test_a_gap_of_three_microseconds_is_the_streams_own(gap_us: float, host_bound: bool) -> None:
+    """Of 24 kernels of 1 µs the gaps are idle, and 20 µs more: less than a quarter without them."""
+    begin = 1001.0
+    kernels = [
+        span("kernel", "k", begin + (1 + gap_us) * at, 1.0, device=0, stream=7) for at in range(24)
+    ]
+    trace = {"traceEvents": [span("user_annotation", "ProfilerStep#1", 1000.0, 200.0), *kernels]}
+
+    found = figures_of_trace(trace, step_us=24 + 23 * gap_us + 20)
+
+    assert (found["num_kernels"], found["gpu_busy_us"]) == (24, 24.0)
+    assert found["host_bound"] is host_bound
+
+
+@pytest.mark.parametrize(
+    ("step_s", "num_steps"), [(2.0, 10), (0.11, 10), (0.05, 20), (0.021, 48), (1e-3, 50)]
+)
+def test_steps_are_timed_for_a_second_within_bounds(
+    monkeypatch: pytest.MonkeyPatch, step_s: float, num_steps: int
+) -> None:
+    now = [0.0]
+
+    def step() -> None:
+        now[0] += step_s / 2
+
+    monkeypatch.setattr(workloads, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    times_us = workloads._timed(step, step)
+
+    assert len(times_us) == num_steps
+    assert times_us == pytest.approx([step_s * 1e6] * num_steps)
+
+
+@pytest.mark.parametrize("size", [399_000, 401_000])
+def test_traces_beyond_400_kilobytes_lose_steps(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[int] = []
+
+    def gzipped(trace: Any) -> bytes:
+        kept.append(sum("ProfilerStep" in event["name"] for event in trace["traceEvents"]))
+        return bytes(size)
+
+    monkeypatch.setattr(workloads, "_gzipped", gzipped)
+    zipped(trimmed(a_trace()))
+
+    assert kept == ([3, 2, 1] if size > 400_000 else [3])
 
 
 def test_large_traces_lose_steps_but_never_all() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -128,3 +129,35 @@ def test_a_kernel_waits_for_the_one_on_another_stream_that_it_waited_for() -> No
 def test_a_kernel_whose_launch_nobody_saw_is_played_too() -> None:
     profile = profile_of([], [kernel(5, 10, -1), kernel(11, 20, -1)])
     assert [us(item) for item in replayed(profile, [10 * US, 9 * US]).events] == [(5, 15), (16, 25)]
+
+
+@pytest.mark.parametrize(
+    ("first_us", "start_us", "now_us"),
+    [
+        (60, 60, 60),  # 50 µs after its launch: no sign of a wait
+        (61, 61, 161),
+        (100, 120, 220),  # 20 µs after the other one: it may have waited
+        (100, 121, 121),
+        (102, 100, 200),  # the clocks differ by 2 µs
+        (103, 100, 100),
+    ],
+)
+def test_a_late_kernel_waited_for_what_had_just_ended_on_another_stream(
+    first_us: float, start_us: float, now_us: float
+) -> None:
+    profile = profile_of(
+        [launch(0), launch(10)],
+        [kernel(8, first_us, 0, stream=7), kernel(start_us, start_us + 5, 1, stream=20)],
+    )
+
+    _, second = replayed(profile, [(round(first_us) - 8 + 100) * US, 5 * US]).events
+
+    assert us(second) == (now_us, now_us + 5)
+
+
+def test_without_a_launch_that_shows_it_queued_kernels_are_a_microsecond_and_a_half_apart() -> None:
+    profile = profile_of([], [kernel(5, 10, -1), kernel(21, 30, -1)])
+
+    assert [us(item) for item in replayed(profile, [20 * US, 9 * US]).events] == [
+        (5, 25), (26.5, 35.5),
+    ]  # fmt: skip

@@ -17,9 +17,13 @@ from hypothesis import strategies as st
 
 import neusight
 from neusight.integrations.cli.main import main
-from neusight.integrations.profiles.aliases import class_of_name, size_of
+from neusight.integrations.profiles.aliases import class_of_name
+from neusight.integrations.profiles.comparison.comparability import (
+    differences,
+    differences_by_class,
+)
 from neusight.integrations.profiles.comparison.comparison import Comparison, compare
-from neusight.integrations.profiles.reading.profile import HostOp, Profile
+from neusight.integrations.profiles.reading.profile import Profile
 from neusight.integrations.profiles.reading.reading import read_profile_events
 from neusight.output.names.kernel import kernel_display_name
 from neusight.predictors.errors import TraceError
@@ -211,6 +215,31 @@ def test_two_programs_are_distinguished_and_one_is_not_doubted() -> None:
     assert same.warnings == mostly.warnings == ()
 
 
+def test_profiles_without_shapes_may_be_of_two_programs_too() -> None:
+    softmax: Call = ("aten::_softmax", [], [("cunn_SoftMaxForward<8>", 30.0)])
+    without = profile_of([(name, [], kernels) for name, _, kernels in (GEMM, softmax)])
+
+    [warning] = compare(profile_of([GEMM], forecast=True), without).warnings
+
+    assert warning.startswith("only 40% of the measured kernel time has a partner of its class in")
+    assert compare(profile_of([GEMM, softmax], forecast=True), without).warnings == ()
+
+
+@pytest.mark.parametrize(("share", "num_warnings"), [(0.5, 0), (0.499, 1)])
+def test_half_of_the_kernel_time_makes_one_program(share: float, num_warnings: int) -> None:
+    assert len(differences_by_class(share)) == len(differences([], [], [], share)) == num_warnings
+
+
+def test_a_loader_that_the_forecast_does_not_know_is_noted() -> None:
+    real = profile_of([GEMM])
+    real = replace(real, steps=tuple(replace(step, loader_ns=2_000) for step in real.steps))
+
+    notes = compare(profile_of([GEMM], forecast=True), real).notes
+
+    assert "the measured program spends 2.0 µs a step in its DataLoader" in notes[0]
+    assert notes[0] not in compare(real, real).notes
+
+
 def test_json_and_markdown_hold_the_figures() -> None:
     comparison = compare(profile_of([with_times(GEMM, 1.5)], forecast=True), profile_of([GEMM]))
 
@@ -314,16 +343,6 @@ def test_the_names_of_a_forecasts_kernels_give_their_class() -> None:
     for kernel, estimate in forecast.kernels:
         name = kernel_display_name(kernel, estimate, forecast.gpu)
         assert class_of_name(name) is kernel.kernel_class, (kernel.name, name)
-
-
-def test_a_product_has_one_size_however_it_is_asked_for() -> None:
-    def size(name: str, *shapes: tuple[int, ...]) -> str:
-        return str(size_of(KernelClass.GEMM, HostOp(name, 0, 1, "", shapes)))
-
-    assert size("aten::addmm", (32,), (64, 16), (16, 32)) == "1x32x64x16"
-    assert size("aten::mm", (64, 16), (16, 32)) == "1x32x64x16"
-    assert size("aten::linear", (2, 32, 16), (32, 16), (32,)) == "1x32x64x16"
-    assert size("aten::bmm", (8, 64, 16), (8, 16, 32)) == "8x32x64x16"
 
 
 CALLS = st.lists(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 
+import pytest
+
 from neusight.integrations.profiles.comparison.operator_pairs import (
     OperatorDifference,
     OperatorPairs,
@@ -162,3 +164,21 @@ def test_what_the_other_side_has_elsewhere_is_not_missing() -> None:
     assert [(row.measured, row.forecast, row.reason) for row in found.differences] == [
         ("b c", "e", ""), ("", "b", ""),
     ]  # fmt: skip
+
+
+def test_nodes_of_autograd_are_partners_whatever_their_number() -> None:
+    found = paired("x[MulBackward0[a]] Mul1", "x[MulBackward1[a]] Mul2")
+
+    assert (found.num_by_name, found.num_in_place) == (2, 2)
+    assert found.differences[:2] == (
+        OperatorDifference("", "Mul1", "Mul2", 1, 1, 1, ""),
+        OperatorDifference("x", "MulBackward0", "MulBackward1", 1, 1, 1, ""),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("a b c d", "a b c d"), ("a b c d e", "a b c d ..."), ("a a b b b a", "a x2 b x3 a")],
+)
+def test_four_names_of_a_difference_are_shown(text: str, shown: str) -> None:
+    assert [row.measured for row in paired(text, "").differences] == [shown]

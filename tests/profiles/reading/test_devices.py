@@ -70,3 +70,13 @@ def test_calibrate_names_the_nearest(tmp_path: Path) -> None:
     assert "Tesla V100-DGXS-32GB, which neusight does not know" in str(error.value)
     assert "The nearest is V100-SXM2-32GB (80 SMs as well" in str(error.value)
     assert "say --gpu V100-SXM2-32GB" in str(error.value)
+
+
+@pytest.mark.parametrize(("share", "is_alike"), [(1.02, True), (0.98, True), (0.96, False)])
+def test_a_card_is_like_another_whose_memory_differs_by_less_than_three_hundredths(
+    tmp_path: Path, share: float, is_alike: bool
+) -> None:
+    found = nearest_gpu(profile(tmp_path, totalGlobalMem=round(share * 32 * 2**30)))
+
+    assert found is not None
+    assert ("80 SMs" in found.likeness) is is_alike

@@ -202,16 +202,22 @@ def test_more_than_the_stated_size_is_not_read(tmp_path: Path) -> None:
     assert any("unpacks to more than" in note for note in profile.notes)
 
 
-def test_absolute_times_are_taken_from_the_first_event(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("begin_us", "is_absolute"), [(10**14, False), (10**14 + 100, True)])
+def test_absolute_times_are_taken_from_the_first_event(
+    tmp_path: Path, begin_us: int, is_absolute: bool
+) -> None:
     trace = two_steps()
     for event in trace["traceEvents"]:
         if "ts" in event:
-            event["ts"] = 1_623_142_623_460_000 + event["ts"]
+            event["ts"] += begin_us
 
     profile = read_profile(written(tmp_path, trace))
 
+    note = (
+        "times are microseconds since 1970: whole, or in steps of 0.25 µs where they have decimals"
+    )
     assert [step.start_ns for step in profile.steps] == [0, 110_000]
-    assert any("microseconds since 1970" in note for note in profile.notes)
+    assert (note in profile.notes) is is_absolute
 
 
 def test_double_ids_are_reported_and_resolved_by_time(tmp_path: Path) -> None:
