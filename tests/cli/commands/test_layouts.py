@@ -63,6 +63,9 @@ def test_a_whole_training_is_counted_in_powers_of_ten() -> None:
         "7M": WholeTraining(7e6, 9.0), "8": WholeTraining(8.0, 9.0),
     }  # fmt: skip
     assert _whole_training(parsed()) is None
+    assert _whole_training(parsed("--train-tokens", "8", "--mtbf", "0.5")) == WholeTraining(
+        8.0, 0.5
+    )
 
 
 @pytest.mark.parametrize(
