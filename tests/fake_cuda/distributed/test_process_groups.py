@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 
 import pytest
 import torch
@@ -28,6 +29,14 @@ def test_a_program_finds_its_place() -> None:
         )
 
     assert found == (11, 16, "nccl", "3", 8, 3, 3, True)
+
+
+def test_a_group_of_nccl_gives_up_after_ten_minutes_as_torchs_does() -> None:
+    with neusight.forecast_on("H100", world_size=4):
+        torch.ones(1, device="cuda")
+        found = dist.distributed_c10d._get_default_timeout(dist.Backend("nccl"))
+
+    assert found == timedelta(minutes=10)
 
 
 @pytest.mark.parametrize("backend", ["nccl", "gloo", "cpu:gloo,cuda:nccl", None])

@@ -11,6 +11,7 @@ import torch
 from stub_calls import Case, assert_as_before, cuda
 
 import neusight
+from neusight.recording.recording import TensorSpec
 from recorded_programs import calls, named
 
 
@@ -136,6 +137,18 @@ def test_sequences_begin_where_the_ones_before_end() -> None:
 
     assert (bounds, mask.k_seqinfo.max_seqlen) == ([0, 3, 8, 10], 4)
     assert shapes == [(1, 3, 4), (1, 5, 4), (1, 2, 4)]
+
+
+@pytest.mark.parametrize("shape", [(8, 256, 256), (2, 4, 256, 256)])
+def test_a_bias_is_handed_over_by_batch_and_head(shape: tuple[int, ...]) -> None:
+    def program() -> None:
+        attend(2, 256, 4, 64, attn_bias=cuda(*shape, grad=False))()
+
+    (call,) = named(calls(program), "_efficient_attention_forward")
+
+    bias = call.signature.by_name["bias"]
+    assert isinstance(bias, TensorSpec)
+    assert bias.shape == (2, 4, 256, 256)
 
 
 def test_a_bias_nobody_stands_in_for_is_named() -> None:

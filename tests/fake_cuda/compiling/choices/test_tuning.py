@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,7 +11,12 @@ from compiled_net import Net, infer, ops, quiet
 from torch._inductor import config as inductor_config
 
 import neusight
+from neusight.fake_cuda.compiling.choices import tuning
 from neusight.fake_cuda.compiling.choices.tuning import TuningGain
+from neusight.predictors.gpu import GPU
+from neusight.predictors.kernel import Kernel
+from neusight.predictors.predictor import Estimate
+from neusight.predictors.tiled import Tiled
 
 BEGINNING = "max-autotune is forecast with default kernels; a GPU would choose by timing at "
 
@@ -38,7 +44,17 @@ def test_kernels_are_those_without_tuning(tuned: neusight.Forecast) -> None:
     assert ops(*tuned.recording.steps) == ops(*inferred().recording.steps)
 
 
-def test_what_follows_a_product_is_what_fusing_could_save() -> None:
+def test_what_follows_a_product_is_what_fusing_could_save(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    priced: list[Kernel] = []
+
+    class Noting(Tiled):
+        def predict(self, kernels: Sequence[Kernel], gpu: GPU) -> list[Estimate]:
+            priced.extend(kernels)
+            return super().predict(kernels, gpu)
+
+    monkeypatch.setattr(tuning, "find_predictor", Noting)
     with neusight.forecast_on("H100") as forecast, torch.no_grad():
         weight = torch.randn(2048, 2048, device="cuda")
 
@@ -57,6 +73,9 @@ def test_what_follows_a_product_is_what_fusing_could_save() -> None:
     )
 
     [line] = forecast.warnings
+    [kernel] = priced
+    assert kernel.flops == 2048 * 2048
+    assert kernel.bytes_read == kernel.bytes_written == 4 * 2048 * 2048
     assert line.endswith(f": 1 product, 1 fused would save {epilogue:.0f} us a call at most")
 
 

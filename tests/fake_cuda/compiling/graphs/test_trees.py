@@ -50,6 +50,24 @@ def test_a_launched_graph_allocates_nothing(inferred: neusight.Forecast) -> None
     assert [pool_allocs(step) for step in steps] == [2, 3, 0, 0, 0]  # the input's copy is one
 
 
+def stated(forecast: neusight.Forecast) -> set[str]:
+    """What the launches of graphs say of the tensors that torch looks at before them."""
+    return {
+        entry.detail
+        for step in forecast.recording.steps
+        for entry in step.entries
+        if isinstance(entry, Mark) and entry.kind == "graph_begin"
+    }
+
+
+def test_a_launch_states_the_parameters_what_earlier_graphs_made_and_the_results(
+    inferred: neusight.Forecast, trained: neusight.Forecast
+) -> None:
+    """The input is copied, and not looked at."""
+    assert stated(inferred) == {f"{6 + 1}"}
+    assert stated(trained) == {"15", "16"}  # forward, and backward
+
+
 def test_to_capture_is_to_wait(inferred: neusight.Forecast) -> None:
     waits = [
         sum(isinstance(entry, Synchronize) for entry in step.entries)

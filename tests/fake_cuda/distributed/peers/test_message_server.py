@@ -146,6 +146,28 @@ def test_waiting_for_a_rank_that_is_not_run_is_refused_with_what_to_say() -> Non
     assert "--rank all-distinct or --rank 0,3 runs them together" in answer.value
 
 
+@pytest.mark.parametrize(
+    ("sends", "words"),
+    [
+        (True, ""),
+        (
+            False,
+            "no rank can continue: rank 0 at train.py:3 waits for objects sent by rank 1, which "
+            "has ended",
+        ),
+    ],
+)
+def test_a_rank_that_comes_later_must_send_what_was_done_without(sends: bool, words: str) -> None:
+    exchange = exchange_of(0)
+    exchange.want(0, Messages((box(1),), may_be_missing=True), "train.py:3")
+    exchange.begin(1)
+    if sends:
+        exchange.post([(box(1), b"one")])
+    exchange.end(1, "well")
+
+    assert exchange.unmet() == words
+
+
 def test_who_waits_for_a_rank_that_has_ended_is_reported_once_nobody_can_go_on() -> None:
     exchange = exchange_of(0, 1, 2)
     exchange.want(0, Messages((box(1, 0), box(2, 0))), "")

@@ -54,3 +54,15 @@ def test_settings_are_read_back_and_are_reset_in_the_next_forecast() -> None:
 
         assert any("torch.cuda.tunable" in text for text in forecast.warnings)
         assert torch.backends.cudnn.benchmark_limit == before
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_only_a_search_for_kernels_that_is_enabled_is_said(is_enabled: bool) -> None:
+    from torch.cuda import tunable
+
+    with neusight.forecast_on("H100") as forecast:
+        tunable.set_max_tuning_iterations(3)
+        tunable.enable(is_enabled)
+        torch.ones(8, device="cuda")
+
+    assert ["tunable was enabled" in line for line in forecast.warnings] == [True] * is_enabled
