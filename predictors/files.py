@@ -62,7 +62,9 @@ def write_atomically(path: str | Path, data: bytes) -> None:
     file (/dev/null, a pipe), and this process's own output (/dev/stdout), is written straight. The
     folder is made where it is missing. OSError where it fails; then nothing is left behind.
     """
-    there = _status(path)
+    there = None
+    with suppress(FileNotFoundError, NotADirectoryError):
+        there = Path(path).stat()
     descriptor = None if there is None else _own_output(there)
     if descriptor is not None:
         _write_all(descriptor, data)
@@ -71,13 +73,6 @@ def write_atomically(path: str | Path, data: bytes) -> None:
             stream.write(data)
     else:
         _replace(Path(os.path.realpath(path)), data, there)
-
-
-def _status(path: str | Path) -> os.stat_result | None:
-    try:
-        return Path(path).stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
 
 
 def _own_output(there: os.stat_result) -> int | None:

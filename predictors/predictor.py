@@ -61,11 +61,9 @@ class Predictor(Protocol):
     @property
     def name(self) -> str:
         """Shown in reports and files."""
-        ...
 
     def predict(self, kernels: Sequence[Kernel], gpu: GPU) -> list[Estimate]:
         """One estimate a kernel, in order; independent of what else is in the batch."""
-        ...
 
 
 PredictorFactory = Callable[[], Predictor]

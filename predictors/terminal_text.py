@@ -97,8 +97,10 @@ def printable(text: str) -> str:
     """
     if text.isprintable():
         return text
+    tabless = text.replace("\t", " ")
     return "".join(
-        character if character.isprintable() else _named(character) for character in text
+        one if one.isprintable() else one.encode("unicode_escape").decode("ascii")
+        for one in tabless
     )
 
 
@@ -110,7 +112,3 @@ def printable_lines(lines: Iterable[str]) -> str:
 def printable_text(text: str) -> str:
     """The same for a text that has lines already."""
     return printable_lines(text.split("\n"))
-
-
-def _named(character: str) -> str:
-    return " " if character == "\t" else character.encode("unicode_escape").decode("ascii")

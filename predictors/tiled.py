@@ -48,7 +48,6 @@ class Correction(Protocol):
         self, kernels: Sequence[Kernel], gpu: GPU, timings: Sequence[PhysicalTime]
     ) -> Sequence[Adjustment | None]:
         """The adjustment of each kernel, or None where it covers no such kernel."""
-        ...
 
 
 class Tiled:

@@ -11,6 +11,7 @@ from typing import Any
 from neusight.predictors.errors import UnsupportedKernelError
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import (
+    DTYPE_BYTES,
     OUTER_SCALED,
     PEER_COPY,
     RECURRENT,
@@ -244,10 +245,18 @@ def rows() -> Iterator[Kernel]:
 def _rows(
     kernel_class: KernelClass, name: str, traits: dict[str, Any], count: int, width: int, dtype: str
 ) -> Kernel:
-    num_bytes = count * width * (4 if dtype == "float32" else 2)
+    return moving(kernel_class, name, count, width, dtype, reads=2.0, **traits)
+
+
+def moving(
+    kernel_class: KernelClass, name: str, rows: int, width: int, dtype: str = "bfloat16", *,
+    reads: float = 1.0, writes: float = 1.0, **traits: Any,
+) -> Kernel:  # fmt: skip
+    """A kernel bound by memory, which reads and writes that many tensors of its rows."""
+    num_bytes = rows * width * DTYPE_BYTES[dtype]
     return Kernel.rows(
-        kernel_class, name, count, width, dtype=dtype, bytes_read=2 * num_bytes,
-        bytes_written=num_bytes, **traits,
+        kernel_class, name, rows, width, dtype=dtype, bytes_read=round(reads * num_bytes),
+        bytes_written=round(writes * num_bytes), **traits,
     )  # fmt: skip
 
 

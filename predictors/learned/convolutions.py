@@ -73,16 +73,16 @@ def _convolutions_of(
     if compute == "fp32" and not gpu.has_matrix_unit("fp32"):
         matrix_us = ordinary_us
     dram_us = moved / (gpu.bandwidth_gbps * 1e3)
-    groups = np.array([size.groups for size in sizes], dtype=np.float64)
+    batch, inputs, outputs, groups = np.array([size[:4] for size in sizes], dtype=np.float64).T
     products = np.array([implicit_gemm(size) for size in sizes], dtype=np.float64).T
     return _Convolutions(
         kernels=kernels,
         sizes=sizes,
         gpu=gpu,
-        batch=np.array([size.batch for size in sizes], dtype=np.float64),
+        batch=batch,
         groups=groups,
-        in_channels=np.array([size.in_channels for size in sizes]) / groups,
-        out_channels=np.array([size.out_channels for size in sizes]) / groups,
+        in_channels=inputs / groups,
+        out_channels=outputs / groups,
         input=_spatial([size.input for size in sizes]),
         output=_spatial([size.output for size in sizes]),
         taps=_spatial([size.kernel for size in sizes]),

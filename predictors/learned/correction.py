@@ -129,7 +129,10 @@ def family_of(kernel: Kernel, gpu: GPU) -> str | None:
         if isinstance(size, GemmSize) and min(size) >= 1:
             if is_vector_product(kernel, gpu):
                 return None
-            return _fp32_gemm_family(gpu)
+            # Libraries differ: rocBLAS, cuBLAS's Maxwell kernels on Pascal, all that came later.
+            if gpu.vendor == "amd":
+                return "gemm_fp32_amd"
+            return "gemm_fp32_pascal" if gpu.compute_capability < _VOLTA else "gemm_fp32"
         if isinstance(size, RowsSize) and kernel.name in _FP32_ROWS and min(size) >= 1:
             return "rows_fp32" if kernel.layout in ("contiguous", "scalar") else None
     if gpu.vendor != "nvidia":
@@ -176,13 +179,6 @@ def _has_measured_ratio(gpu: GPU) -> bool:
 
 #: Least 16-bit peak over FP32's of the measured GPUs: L40S's 3.95 and A40's 4.0.
 _LEAST_MATRIX_RATIO = 3.9
-
-
-def _fp32_gemm_family(gpu: GPU) -> str:
-    """Libraries differ: rocBLAS, cuBLAS's Maxwell kernels on Pascal, and all that came later."""
-    if gpu.vendor == "amd":
-        return "gemm_fp32_amd"
-    return "gemm_fp32_pascal" if gpu.compute_capability < _VOLTA else "gemm_fp32"
 
 
 _VOLTA = (7, 0)

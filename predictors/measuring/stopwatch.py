@@ -68,11 +68,9 @@ class Profiling(Protocol):
 
     def mark(self, label: str) -> AbstractContextManager[object]:
         """What is launched inside belongs to `label`; a label may come again."""
-        ...
 
     def launches(self) -> Mapping[str, Sequence[Sequence[TimedLaunch]]]:
         """For each label what was launched, one list for each time; known when it has ended."""
-        ...
 
 
 class Stopwatch(Protocol):
@@ -81,37 +79,29 @@ class Stopwatch(Protocol):
     @property
     def device(self) -> str:
         """The torch device that probes are prepared on."""
-        ...
 
     @property
     def most_runs(self) -> int:
         """Runs of a probe that add anything; 1 where all are equal."""
-        ...
 
     def events(self, call: Call, *, runs: int, cold: bool) -> list[float]:
         """Microseconds that a call takes on the device's stream; `cold`: after its L2 was used
         for something else."""
-        ...
 
     def profiling(self) -> AbstractContextManager[Profiling]:
         """Profiles what is inside."""
-        ...
 
     def cool(self) -> None:
         """Uses the L2 for something else."""
-        ...
 
     def heat(self, call: Call, seconds: float) -> None:
         """Calls it for so long."""
-        ...
 
     def synchronize(self) -> None:
         """Waits until the device has done all; raises where one of the calls failed there."""
-        ...
 
     def conditions(self) -> Conditions:
         """The device's clock and power just now."""
-        ...
 
 
 # -- from probes to samples ---------------------------------------------------------------------

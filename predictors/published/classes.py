@@ -20,11 +20,8 @@ def class_of(kernel: Kernel) -> str | None:
         return "elementwise"
     if kernel.kernel_class is KernelClass.SOFTMAX:
         return "softmax"
-    return "layer_norm" if kernel.variant == "layer_norm" or _is_fused_norm(kernel) else None
-
-
-def _is_fused_norm(kernel: Kernel) -> bool:
-    """Whether a compiler fused what reduces rows: the paper prices it as the norm in its middle,
-    with the FLOPs of all and the bytes that cross its border."""
+    # What a compiler fused and reduces rows the paper prices as the norm in its middle, with the
+    # FLOPs of all and the bytes that cross its border.
     is_reduction = kernel.kernel_class is KernelClass.REDUCTION
-    return kernel.variant == "fused" and is_reduction and not kernel.along_columns
+    is_fused_norm = kernel.variant == "fused" and is_reduction and not kernel.along_columns
+    return "layer_norm" if kernel.variant == "layer_norm" or is_fused_norm else None

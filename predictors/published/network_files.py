@@ -98,7 +98,10 @@ def _loaded(path: Path, predictor: str) -> NetworkFile:
         )
     except Exception as error:  # zlib, zipfile, json and numpy raise many kinds for a damaged file
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise _damaged(path, predictor, reason) from error
+        raise WeightsError(
+            f"Weight file {path} cannot be read ({reason}); `neusight fit --predictor {predictor}`"
+            " writes it again, or install neusight again."
+        ) from error
 
 
 def _network(arrays: dict[str, NDArray[Any]], num_layers: int) -> IntegerNetwork:
@@ -123,10 +126,3 @@ def _network(arrays: dict[str, NDArray[Any]], num_layers: int) -> IntegerNetwork
         raise ValueError("a range is not finite")
     low, high, mean, spread = ranges
     return IntegerNetwork(low, high, mean, spread, tuple(layers))
-
-
-def _damaged(path: Path, predictor: str, reason: str) -> WeightsError:
-    return WeightsError(
-        f"Weight file {path} cannot be read ({reason}); `neusight fit --predictor {predictor}`"
-        " writes it again, or install neusight again."
-    )

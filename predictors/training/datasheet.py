@@ -124,7 +124,10 @@ def _version_of(row: dict[str, str]) -> tuple[tuple[int, int], str]:
         raise ValueError("it has no CUDA compute capability")
     if is_amd:
         return (9, 0), "amd"
-    return _capability(float(capability[:_MOST_CAPABILITY_CHARS])), "nvidia"
+    number = float(capability[:_MOST_CAPABILITY_CHARS])
+    # (9, 0) of both 9.0 and 90: tables spell it as CUDA or as the compiler does.
+    tenths = round(number if number >= _FIRST_COMPILER_NUMBER else number * 10)
+    return divmod(tenths, 10), "nvidia"
 
 
 def _peaks_of(row: dict[str, str]) -> dict[str, float]:
@@ -135,12 +138,6 @@ def _peaks_of(row: dict[str, str]) -> dict[str, float]:
         peaks["fp16"] = peaks["bf16"]
     peaks.setdefault("fp64", peaks.get("fp32", 0.0) * _FP64_SHARE)
     return peaks
-
-
-def _capability(number: float) -> tuple[int, int]:
-    """(9, 0) of both 9.0 and 90: tables spell it as CUDA or as the compiler does."""
-    tenths = round(number) if number >= _FIRST_COMPILER_NUMBER else round(number * 10)
-    return tenths // 10, tenths % 10
 
 
 _FIRST_COMPILER_NUMBER = 20.0

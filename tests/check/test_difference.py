@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from check_results import BEFORE
-from neusight.integrations.check.baseline import OpRow
+from neusight.integrations.check.baseline import MemoryRow, OpRow
 from neusight.integrations.check.difference import (
     Difference,
     changes_by_tool,
@@ -48,6 +48,17 @@ def test_a_renamed_prefix_is_renamed_in_all_rows_by_most_votes() -> None:
     assert [op.module for op in renamed.ops] == ["New.a", "New.b", "Net.c", "Kept.d"]
     assert count == 6
     assert with_todays_names(now, now) == (now, 0)
+
+
+def test_what_did_not_move_is_renamed_with_the_module_that_it_was_in() -> None:
+    held = MemoryRow("Old.held", "forward", "activation", "mm", 1, 8)
+    before = replace(BEFORE, ops=(mm("Old.a"), mm("Old.gone", signature="t")), memory=(held,))
+
+    renamed, count = with_todays_names(before, replace(BEFORE, ops=(mm("New.a"),), memory=()))
+
+    assert [op.module for op in renamed.ops] == ["New.a", "New.gone"]
+    assert renamed.memory == (held._replace(module="New.held"),)
+    assert count == 1
 
 
 @pytest.mark.parametrize(

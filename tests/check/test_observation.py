@@ -54,9 +54,13 @@ def seen(program: Callable[[], None] = train, **options: object) -> Observation:
 
 
 def test_rows_add_up_to_the_figures() -> None:
-    case = seen().case
+    observed = seen()
+    case = observed.case
 
     assert case.adds_up
+    assert observed.forecast is not None
+    alive = observed.forecast.memory.alive
+    assert sum(row.num_storages for row in case.memory) == sum(row.num_storages for row in alive)
     total_us = sum(row.kernel_ns for row in case.ops) / 1000
     assert total_us == pytest.approx(case.metrics["gpu_busy_us"])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -126,10 +127,16 @@ def test_what_is_no_function_is_refused(run: pytest.Pytester) -> None:
         """
         def test_step(forecast):
             forecast("H100", 3)
+
+        def test_regression(forecast_regression):
+            forecast_regression("H100")
         """
     )
 
-    assert "3 cannot be called" in result_of(run, failed=1)
+    printed = result_of(run, failed=2)
+
+    assert "3 cannot be called" in printed
+    assert "takes a forecast, or a GPU and a function to forecast" in printed
 
 
 def test_a_failing_block_is_no_forecast(run: pytest.Pytester) -> None:
@@ -188,6 +195,20 @@ def test_a_regression_fails_and_names_the_module_and_the_line(run: pytest.Pytest
     assert "new synchronization (item, 1 a step)" in printed
     assert "other.py:" in printed
     assert "pytest_plugin.py" not in printed
+
+
+def test_a_baseline_of_another_tool_or_of_other_settings_is_reported(run: pytest.Pytester) -> None:
+    path = run.makepyfile(REGRESSION)
+    result_of(run, "--neusight-update", passed=1)
+    baseline = path.parent / path.stem / "test_step.json"
+    text = baseline.read_text()
+
+    older = re.sub(r'"step_latency_us": .*,', '"step_latency_us": 1,', text)
+    baseline.write_text(re.sub(r'"neusight": "[^"]*"', '"neusight": "0.0.1"', older))
+    assert "test_step: the tool changed (neusight 0.0.1 → " in result_of(run, passed=1)
+
+    baseline.write_text(text.replace('"host": "plain"', '"host": "cloud"'))
+    assert "was made with {'host': 'cloud'" in result_of(run, failed=1)
 
 
 def test_one_test_may_have_several_baselines(run: pytest.Pytester) -> None:
@@ -396,24 +417,27 @@ def test_a_budget_without_cuda_work_fails(run: pytest.Pytester) -> None:
 
 
 @pytest.mark.parametrize(
-    "marker",
+    ("marker", "amount"),
     [
-        "latency_budget(12)",
-        'latency_budget(gpu="H100")',
-        'latency_budget(gpu="H100", ms="12")',
-        'latency_budget(gpu="H100", ms=-1)',
-        'latency_budget(gpu="H100", seconds=1)',
-        'latency_budget(gpu="H100", ms=1, operator=3)',
-        'memory_budget(gpu="H100", gib=3, operator="aten::linear")',
-        "memory_budget(gib=3)",
-        'ttft_budget(gpu="H100", gib=3)',
-        "tpot_budget(ms=3)",
+        ("latency_budget(12)", "ms=12"),
+        ('latency_budget(gpu="H100")', "ms=12"),
+        ('latency_budget(gpu="H100", ms="12")', "ms=12"),
+        ('latency_budget(gpu="H100", ms=-1)', "ms=12"),
+        ('latency_budget(gpu="H100", seconds=1)', "ms=12"),
+        ('latency_budget(gpu="H100", ms=1, operator=3)', "ms=12"),
+        ('memory_budget(gpu="H100", gib=3, operator="aten::linear")', "gib=40"),
+        ("memory_budget(gib=3)", "gib=40"),
+        ('ttft_budget(gpu="H100", gib=3)', "ms=200"),
+        ("tpot_budget(ms=3)", "ms=20"),
     ],
 )
-def test_a_budget_that_says_nothing_is_refused(marker: str, run: pytest.Pytester) -> None:
+def test_a_budget_that_says_nothing_is_refused(
+    marker: str, amount: str, run: pytest.Pytester
+) -> None:
     run.makepyfile(f"import pytest\n\n@pytest.mark.{marker}\ndef test_step(): pass\n")
 
-    assert "write it as" in result_of(run, errors=1)
+    name = marker.partition("(")[0]
+    assert f'write it as {name}(gpu="H100", {amount}).' in result_of(run, errors=1)
 
 
 def test_a_budget_on_a_unittest_is_refused(run: pytest.Pytester) -> None:
@@ -481,6 +505,9 @@ def test_in_github_actions_findings_are_annotated_and_summed_up(
 
     assert "\n::error title=neusight%3A " in printed
     assert "test_step` | `H100-SXM5-80GB, " in (run.path / "summary.md").read_text()
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(run.path))
+    unwritten = run.runpytest_inprocess(*WITHOUT, *LOADED).stderr.str()
+    assert f"neusight: {run.path} cannot be written: Is a directory" in unwritten
 
 
 # -- how a failure is shown ----------------------------------------------------------------------

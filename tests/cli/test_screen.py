@@ -10,10 +10,18 @@ from typing import Any
 import pytest
 
 from neusight.fake_cuda.distributed.rank import Rank
+from neusight.integrations.cli import screen
 from neusight.integrations.cli.main import _split
-from neusight.integrations.cli.screen import _warnings_of, check_command, coloured
+from neusight.integrations.cli.screen import (
+    Screen,
+    _warnings_of,
+    check_command,
+    coloured,
+    print_screen,
+)
 from neusight.integrations.program.options import ProgramOptions
 from neusight.integrations.program.program import Program
+from neusight.integrations.program.runner import Outcome
 
 SCREEN = "T4: does not fit, 5 ms\nA100: fits, 2 ms\n  note      a NOTE\nL4  NO  yes\n"
 
@@ -71,6 +79,32 @@ def test_the_command_for_ci_runs_the_same_ranks() -> None:
         "--rank",
         "all-distinct",
     ]
+
+
+@pytest.mark.parametrize(
+    ("judges_memory", "fits", "is_shown"),
+    [(False, False, True), (True, False, False), (False, True, False)],
+)
+def test_beside_each_other_it_says_how_to_make_it_fit_unless_that_is_shown(
+    judges_memory: bool, fits: bool, is_shown: bool,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    compared = SimpleNamespace(table=lambda: "the table", words=lambda: "")
+    monkeypatch.setattr(screen, "lay_side_by_side", lambda forecasts, prices: compared)
+    recording = SimpleNamespace(options={}, num_ops=0)
+    one: Any = SimpleNamespace(
+        gpu=SimpleNamespace(name="T4"), fits=fits, warnings=(), unmapped=(), recording=recording
+    )
+    shown = Screen(
+        Program("train.py", ()), Outcome(), ProgramOptions(), ("T4", "L4"), {},
+        judges_memory=judges_memory, trace=None, html="o.html", others=(("figures", "o.json"),),
+    )  # fmt: skip
+
+    print_screen(shown, [one, one], [[], []])
+
+    hint = "  memory    --max-memory shows what would make it fit\n" if is_shown else ""
+    places = "  report    o.html\n  figures   o.json\n"
+    assert capsys.readouterr().out == f"\n\nthe table\n{hint}{places}"
 
 
 def test_a_note_of_some_forecasts_names_them() -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from neusight.integrations.cli.commands import run
+from neusight.integrations.cli.main import main
 from neusight.integrations.cli.sweep import (
     Sweep,
     SweepPoint,
@@ -151,6 +153,26 @@ def test_a_failed_value_is_reported_with_the_scripts_own_reason() -> None:
     points = [point("1", 1, 1), SweepPoint("bad", gpu="", failure="no such size")]
 
     assert "size bad failed: no such size" in sweep_table(Sweep("size", ("1", "bad")), points)
+
+
+def test_a_table_is_shown_and_a_page_written_also_where_another_file_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(TRAIN)
+    Path("file").touch()
+    found = [point("1", 10, 10), point("4", 20, 40)]
+    monkeypatch.setattr(run, "_swept", lambda request, sweep: found)
+    words = ["run", "--gpu", "H100", "--sweep", "batch=1,4", "--html", "o.html", "train.py"]
+
+    assert main(words) == 0
+    assert main([*words[:-1], "--json", "file/o.json", "train.py"]) == 2
+
+    shown = capsys.readouterr()
+    table = sweep_table(Sweep("batch", ("1", "4")), found)
+    assert shown.out == f"{table}\n\nreport: o.html\n" * 2
+    assert shown.err == "neusight: file/o.json cannot be written: File exists\n"
+    assert "<svg" in Path("o.html").read_text()
 
 
 def test_a_script_is_swept_end_to_end(tmp_path: Path) -> None:

@@ -233,6 +233,32 @@ def test_each_probe_is_reported_before_it_is_touched() -> None:
     assert begun == ["gelu", "mul", "gelu", "mul"]
 
 
+def test_an_all_reduce_is_described_though_no_op_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.nccl.all_reduce", lambda parts: None)
+    probe = Probe.parse("all_reduce dtype=fp32 gpus=2 numel=64")
+
+    found = list(measured_probes([probe], FakeStopwatch(), lambda call: ()))
+
+    samples = [sample for sample in found if isinstance(sample, Sample)]
+    assert [sample.kernels for sample in samples] == [
+        (Kernel.collective("all_reduce", 256, 2, dtype="float32"),)
+    ] * 2
+    assert samples[0].kernel_us == 10.0 / 2
+
+
+def test_a_gpu_is_heated_by_as_many_calls_as_the_time_holds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = iter((1.0, 1.5))
+    calls: list[int] = []
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr(CudaStopwatch, "synchronize", lambda self: None)
+
+    CudaStopwatch.heat(CudaStopwatch.__new__(CudaStopwatch), lambda: calls.append(1), 2.0)
+
+    assert len(calls) == 1 + 4
+
+
 # -- the real stopwatch, on a forecast --------------------------------------------------------
 
 

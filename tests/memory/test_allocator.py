@@ -220,6 +220,15 @@ def test_pages_of_an_expandable_segment_go_back_from_its_middle() -> None:
     assert len(allocator.segments()) == 2
 
 
+def test_memory_lies_in_the_upper_half_of_a_programs_address_space() -> None:
+    """Of the 47 bits that addresses of a program have on x86-64."""
+    allocator = Allocator()
+    for name in range(3):
+        allocator.allocate(name, 30 * MIB)
+
+    assert all(2**46 <= address < 2**47 for address, _ in live_blocks(allocator))
+
+
 def test_a_segment_grows_behind_what_is_held_once_its_end_went_back() -> None:
     allocator = Allocator(settings=EXPANDABLE)
     for name in "ab":

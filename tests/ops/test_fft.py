@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from op_calls import call, kernels, names, spec
+from op_calls import call, kernels, spec
 
 
 def test_a_transform_is_a_kernel_a_dimension_of_5_n_log_n_operations() -> None:
@@ -15,25 +15,6 @@ def test_a_transform_is_a_kernel_a_dimension_of_5_n_log_n_operations() -> None:
     assert first.flops == 5 * 2 * 256 * 64 * 6
     assert first.bytes_read == first.bytes_written == second.bytes_read == 8 * 2 * 64 * 256
     assert (second.layout, first.layout) == ("contiguous", "strided")
-
-
-def test_real_input_is_half_the_bytes() -> None:
-    """4 rows of 512 floats become 257 pairs of floats each."""
-    result = spec(4, 257, dtype="complex64")
-
-    (kernel,) = kernels(call("_fft_r2c", result, self=spec(4, 512), dim=(1,), normalization=0))
-
-    assert (kernel.bytes_read, kernel.bytes_written) == (4 * 512 * 4, 4 * 257 * 8)
-
-
-def test_a_real_result_costs_a_copy_and_a_norm_a_product() -> None:
-    x = spec(4, 257, dtype="complex64")
-
-    assert names(call("_fft_c2r", spec(4, 512), self=x, dim=(1,), normalization=2)) == [
-        "memcpy_d2d",
-        "fft",
-        "mul",
-    ]
 
 
 def test_a_long_row_takes_a_pass_for_each_12_bits() -> None:

@@ -21,15 +21,6 @@ def test_a_launch_is_full_at_its_most_tensors_by_depth() -> None:
     assert launches([0, 0], 1) == []
 
 
-def test_foreach_ops_are_one_launch_for_a_small_model() -> None:
-    parameters, gradients = (spec(10), spec(20)), (spec(10), spec(20))
-
-    (kernel,) = kernels(call("_foreach_add_", overload="List", self=parameters, other=gradients))
-
-    assert kernel.name == "multi_tensor_add"
-    assert (kernel.bytes_read, kernel.bytes_written) == (2 * 30 * 4, 30 * 4)
-
-
 def test_lists_that_do_not_match_are_done_one_by_one() -> None:
     halves = (spec(10, dtype="bfloat16"), spec(20, dtype="bfloat16"))
 
@@ -42,27 +33,6 @@ def test_steps_on_the_host_launch_nothing() -> None:
     steps = (spec(device="cpu"),) * 3
 
     assert kernels(call("_foreach_add_", overload="Scalar", self=steps, scalar=1)) == ()
-
-
-def test_fused_adam_reads_four_tensors_and_writes_three() -> None:
-    lists = (spec(1000),)
-    (kernel,) = kernels(
-        call(
-            "_fused_adamw_",
-            self=lists,
-            grads=lists,
-            exp_avgs=lists,
-            exp_avg_sqs=lists,
-            max_exp_avg_sqs=(),
-            state_steps=(spec(),),
-            lr=0.1,
-            grad_scale=None,
-            found_inf=None,
-        )
-    )
-
-    assert kernel.name == "fused_adamw"
-    assert (kernel.bytes_read, kernel.bytes_written) == (16000, 12000)
 
 
 @pytest.mark.parametrize(
@@ -118,14 +88,3 @@ def test_copies_of_lists_cast_and_leave_the_gpu_one_by_one() -> None:
     (cast,) = kernels(call("_foreach_copy_", self=wide, src=half))
     assert (cast.name, cast.bytes_read, cast.bytes_written) == ("multi_tensor_copy", 64, 128)
     assert names(call("_foreach_copy_", self=wide, src=on_host)) == ["memcpy_h2d"] * 2
-
-
-def test_unscaling_reads_and_writes_every_gradient() -> None:
-    gradients = (spec(100, dtype="float16"), spec(28, dtype="float16"))
-
-    (kernel,) = kernels(
-        call("_amp_foreach_non_finite_check_and_unscale_", self=gradients, found_inf=spec(),
-             inv_scale=spec())
-    )  # fmt: skip
-
-    assert (kernel.name, kernel.bytes_read, kernel.bytes_written) == ("amp_unscale", 256, 256)

@@ -39,6 +39,7 @@ def test_nothing_takes_no_time() -> None:
     figures = {name: value for name, value in vars(nothing).items() if type(value) in (int, float)}
     assert {"latency_us", "mfu", "num_ops"} <= set(figures)
     assert set(figures.values()) == {0}
+    assert nothing.coverage == {"trained": 0.0, "physics": 0.0, "fallback": 0.0}
 
 
 def test_the_interval_of_a_busy_gpu_is_that_of_its_kernels_added_up() -> None:

@@ -6,6 +6,8 @@ import multiprocessing
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -14,9 +16,10 @@ from neusight.integrations.program.guard.landlock import is_available
 from neusight.integrations.program.options import ProgramOptions
 from neusight.integrations.program.program import Program
 from neusight.integrations.program.recorded import Recorded, forecast_options_for
-from neusight.integrations.program.recording import recorded
+from neusight.integrations.program.recording import _with_failure_of_others, recorded
 from neusight.integrations.program.runner import Outcome
 from neusight.predictors.gpu import find_gpu
+from neusight.session import Session
 
 H100, OPTIONS = find_gpu("H100"), ProgramOptions(quiet=True, tokens=512)
 guarded = pytest.mark.skipif(
@@ -115,6 +118,29 @@ def test_kernels_are_those_of_the_version_of_torch_that_is_stated(tmp_path: Path
 
     assert gather_us("2.6") > 3 * gather_us("2.8")  # wide loads since 2.8
     assert gather_us(None) == gather_us("2.13")
+
+
+FAILED = Outcome("ValueError: no", exit_code=1)
+INTERRUPTED = Outcome("interrupted", exit_code=130)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "of_other", "has_work", "expected"),
+    [
+        (Outcome(), "rank 1 failed", False, Outcome("rank 1 failed", exit_code=1)),
+        (Outcome(), "rank 1 failed", True, Outcome()),
+        (FAILED, "rank 1 failed", True, replace(FAILED, failure="ValueError: no; rank 1 failed")),
+        (FAILED, "", False, FAILED),
+        (INTERRUPTED, "rank 1 failed", False, INTERRUPTED),
+        (Outcome(stopped_early=True), "rank 1 failed", False, Outcome(stopped_early=True)),
+    ],
+)
+def test_a_failure_of_a_process_that_it_started_explains_its_own(
+    outcome: Outcome, of_other: str, has_work: bool, expected: Outcome
+) -> None:
+    session = SimpleNamespace(processes=SimpleNamespace(failure=of_other), has_cuda_work=has_work)
+
+    assert _with_failure_of_others(outcome, cast("Session", session)) == expected
 
 
 @guarded

@@ -80,6 +80,18 @@ def test_memory_that_a_storage_gives_back_is_free_until_it_is_taken_again() -> N
     ]  # fmt: skip
 
 
+def test_a_parameter_that_gets_its_memory_back_still_is_one() -> None:
+    def program() -> None:
+        layer = nn.Linear(100, 10, bias=False).cuda()
+        layer(torch.ones(4, 100, device="cuda"))
+        storage = layer.weight.untyped_storage()
+        storage.resize_(0)
+        storage.resize_(4000)
+
+    again = [e for e in entries(program) if isinstance(e, Alloc) and e.op == "aten::resize_"]
+    assert [(entry.num_bytes, entry.kind) for entry in again] == [(4000, "parameter")]
+
+
 def test_a_forecast_gives_torchs_resize_back() -> None:
     before = torch.UntypedStorage.resize_
 

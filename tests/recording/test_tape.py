@@ -15,6 +15,7 @@ from neusight.recording.recording import (
 )
 from neusight.recording.tape import (
     Listeners,
+    RepeatedCall,
     RunawayLoop,
     Tape,
     TapedAlloc,
@@ -267,3 +268,25 @@ def test_a_function_that_subscribes_again_is_called_once() -> None:
     event(1)
 
     assert calls == [1]
+
+
+@pytest.mark.parametrize(
+    ("entries", "outputs", "repeats"),
+    [
+        ([ALLOC, ADD, Synchronize("copy"), HostWork("cpu ops", 1.0)], [0], True),
+        ([ALLOC, ADD, FREE], [], True),
+        ([ALLOC, ADD], [], False),
+        ([ADD, FREE], [], False),
+        ([ADD, Synchronize("item")], [], False),
+        ([ADD, HostWork("sleep", 1.0)], [], False),
+    ],
+    ids=["an output", "nothing", "more than it returns", "what others made", "a read", "a sleep"],
+)
+def test_a_call_that_does_more_than_work_and_return_is_not_repeated(
+    entries: list[TapeEntry], outputs: list[int], repeats: bool
+) -> None:
+    found = RepeatedCall.of(entries, outputs)
+
+    assert (found is not None) is repeats
+    if found is not None:
+        assert (found.num_ops, found.num_allocs, found.ordinals) == (1, 1, tuple(outputs))

@@ -118,6 +118,10 @@ def test_a_value_below_a_logarithmic_axis_is_drawn_on_it() -> None:
     assert "217.3,256.0 372.7,28.0 528.0,256.0" in found
 
 
+def test_a_value_a_hair_above_the_highest_number_is_drawn_on_its_line() -> None:
+    assert "62.0,28.0 528.0,142.0" in drawn(ChartCurve("one", ((1.0, 100.05), (2.0, 50.0))))
+
+
 def test_many_points_are_thinned_and_colours_repeat() -> None:
     many = [ChartCurve(str(n), tuple((at, 1.0) for at in range(1300))) for n in range(9)]
 

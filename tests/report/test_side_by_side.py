@@ -162,7 +162,10 @@ def test_equally_fast_gpus_are_all_named_with_the_reason() -> None:
         "A", 1000.0, 900.0, 1100.0, "host", 0.1, True, 1, 2, 0.5, None, None, None, None, None,
         None, "fits", 1,
     )  # fmt: skip
-    equal, slower = replace(row, gpu="B", latency_us=1002.0), replace(row, gpu="C", latency_us=2e3)
+    equal, slower = (
+        replace(row, gpu="B", latency_us=1004.0),
+        replace(row, gpu="C", latency_us=1006.0),
+    )
 
     assert SideBySide((row, equal, slower)).words() == "equally fast: A, B (host-bound)"
     assert SideBySide((row, replace(equal, bound="memory"))).words() == "equally fast: A, B"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,7 @@ from neusight.predictors import GPU, Estimate, Kernel, UnsupportedKernelError, f
 from neusight.predictors.errors import CalibrationError
 from neusight.predictors.measuring.calibration import Calibration
 from neusight.recording.recording import MathMode, OpCall, OpSignature, Recording, Step, TensorSpec
-from neusight.timeline.host import PLAIN
+from neusight.timeline.host import PLAIN, PROFILED, HostProfile
 from neusight.timeline.pricing import Pricer, measured_host
 
 SPEC = TensorSpec((1024,), (1,), "float32")
@@ -68,6 +69,21 @@ def test_a_cost_of_the_host_that_is_not_known_is_refused() -> None:
 
     with pytest.raises(CalibrationError, match=r"does not know \(magic_us\)"):
         measured_host(PLAIN, fitted)
+
+
+@pytest.mark.parametrize(("host", "launch_us"), [(PLAIN, 2.0), (PROFILED, 7.0)])
+def test_a_measured_host_has_its_costs_and_says_so(host: HostProfile, launch_us: float) -> None:
+    fitted = Calibration(
+        "H100", "tiled", "1", plain_host={"launch_us": 2.0}, profiled_host={"launch_us": 7.0}
+    )
+
+    measured = measured_host(host, fitted)
+
+    assert measured == replace(
+        host, name=f"{host.name}, calibrated", fastest=0.9, slowest=1.1, launch_us=launch_us
+    )
+    assert measured_host(replace(host, name="mine"), fitted).name == "mine"
+    assert measured_host(host, replace(fitted, plain_host=None, profiled_host=None)) == host
 
 
 def scaled_mm(dtype: str) -> OpCall:

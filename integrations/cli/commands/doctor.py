@@ -18,7 +18,7 @@ from typing import Literal
 
 from neusight.compatibility.releases import CONTAINER_BUILD, CONTAINER_RUN, python_problem
 from neusight.exit_codes import ExitCode
-from neusight.integrations.cli.files import report_problems, tried, write_json
+from neusight.integrations.cli.files import report_problems, write_files, write_json
 from neusight.integrations.program.guard.guarded_process import (
     files_text,
     why_no_fallback,
@@ -68,10 +68,10 @@ def run(options: argparse.Namespace) -> int:
     """Prints the findings; 0 where forecasts work here, 1 where they do not."""
     findings = examine()
     print(report(findings))
-    if options.json:
-        document = {"schema_version": 1, "findings": [asdict(item) for item in findings]}
-        report_problems(tried(lambda: write_json(options.json, document), options.json))
-    return ExitCode.JUDGED if _problems(findings) else ExitCode.OK
+    document = {"schema_version": 1, "findings": [asdict(item) for item in findings]}
+    _, unwritten = write_files([(options.json, lambda path: write_json(path, document))])
+    code = report_problems(unwritten)
+    return ExitCode.JUDGED if _problems(findings) else code
 
 
 def examine() -> list[Finding]:

@@ -277,8 +277,8 @@ def _sweep(request: RunRequest, text: str) -> int:
     )
     for path in written:
         print(f"\n{'report:' if path == request.html else 'written to'} {path}")
-    report_problems(problems)
-    return ExitCode.SCRIPT_FAILED if all(point.failure for point in points) else ExitCode.OK
+    code = report_problems(problems)
+    return ExitCode.SCRIPT_FAILED if all(point.failure for point in points) else code
 
 
 def _swept(request: RunRequest, sweep: Sweep) -> list[SweepPoint]:

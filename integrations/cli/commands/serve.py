@@ -185,9 +185,11 @@ def run(options: argparse.Namespace) -> int:
     failed = [text for one in request.requirements for text in one.failures(points)]
     if stored is not None:
         failed += _judged(options, stored, points, highest)
-    problems += _write(options, request, points, highest)
-    report_problems([*problems, *failed])
-    return ExitCode.JUDGED if failed else ExitCode.OK
+    unwritten = _write(options, request, points, highest)
+    report_problems([*problems, *unwritten, *failed])
+    if failed:
+        return ExitCode.JUDGED
+    return ExitCode.WRONG_USE if unwritten else ExitCode.OK
 
 
 Highest = list[tuple["Server", "LoadPoint | None"]]

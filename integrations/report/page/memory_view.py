@@ -45,7 +45,7 @@ def _curve(forecast: Forecast, detail: Detail) -> str:
     """Allocated and reserved bytes from the first allocation on, against the capacity. The words
     stand beside the drawing, as it is stretched."""
     memory = forecast.memory
-    capacity = max(1, forecast.gpu.memory_bytes - forecast.context_bytes)
+    capacity = forecast.gpu.memory_bytes - forecast.context_bytes
     top = max(1.0, memory.peak_reserved * _HEADROOM)
     if capacity < memory.peak_reserved * _NEAR:  # near enough to show
         top = max(top, capacity * _HEADROOM)

@@ -108,7 +108,8 @@ def collective_timing(kernel: Kernel, gpu: GPU) -> PhysicalTime:
     place = place_of(size, gpu)
     curve = curve_of(kernel.name, size, place, system_of(gpu))
     if curve is None:
-        time_us, spread = physical_us(kernel.name, size, gpu, place), _spread_of(place)
+        time_us, level = physical_us(kernel.name, size, gpu, place), place.network or place.inside
+        spread = _SPREAD if level.kind == "switch" else level.spread
         if _is_added_up(kernel):
             at_most_us = _in_switches_us(size, gpu, place)
     else:
@@ -170,12 +171,6 @@ def physical_us(name: str, size: CollectiveSize, gpu: GPU, place: GroupPlacement
     if place.network is None:
         return _inside_us(name, size.world_size, size.num_bytes, gpu, place.inside)
     return _between_us(name, size, gpu, place, place.network)
-
-
-def _spread_of(place: GroupPlacement) -> float:
-    if place.network is not None:
-        return place.network.spread
-    return _SPREAD if place.inside.kind == "switch" else place.inside.spread
 
 
 def _inside_us(name: str, world_size: int, num_bytes: float, gpu: GPU, level: Level) -> float:

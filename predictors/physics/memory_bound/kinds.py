@@ -237,7 +237,10 @@ def kind_of(kernel: Kernel, vendor: str = "nvidia") -> MemoryKind:
         kind = kind._replace(elements=_ERROR_FUNCTIONS[kernel.name])
     if kernel.variant == "cat" and kernel.layout == "channels_last" and vendor == "nvidia":
         return kind._replace(elements=_CAT_NHWC_ELEMENTS)
-    if kernel.layout not in ("scalar", "strided") or _is_special(kernel):
+    # What the kernel does may say more than its class and layout.
+    is_named = kernel.name in _BULK or kernel.name == SERIAL_SUM
+    is_special = is_named or kernel.scatters or kernel.selects
+    if kernel.layout not in ("scalar", "strided") or is_special:
         return kind
     floor_factor = max(kind.floor_factor, _SCALAR_FLOOR)
     if kernel.layout == "strided":
@@ -252,11 +255,6 @@ def kind_of(kernel: Kernel, vendor: str = "nvidia") -> MemoryKind:
     elif kernel.variant == "cat":
         elements = _CAT_ELEMENTS
     return kind._replace(elements=elements, floor_factor=floor_factor)
-
-
-def _is_special(kernel: Kernel) -> bool:
-    """Whether what the kernel does says more than its class and layout."""
-    return kernel.name in _BULK or kernel.name == SERIAL_SUM or kernel.scatters or kernel.selects
 
 
 def _kind_of_contiguous(kernel: Kernel, vendor: str) -> MemoryKind:
@@ -322,11 +320,10 @@ def _kind_of_norm(kernel: Kernel, kind: MemoryKind, vendor: str) -> MemoryKind:
     if kernel.variant in BATCH_NORM_READS:
         again = BATCH_NORM_READS[kernel.variant]
         row_bytes = _AMD_BATCH_NORM_ROW_BYTES if vendor == "amd" else _BATCH_NORM_ROW_BYTES
+        share = _BATCH_NORM_DRAM_SHARES.get((vendor, kernel.variant), _BATCH_NORM_DRAM_SHARE)
         return kind._replace(
             extra_reads=again,
-            dram_share=_BATCH_NORM_DRAM_SHARES.get(
-                (vendor, kernel.variant), _BATCH_NORM_DRAM_SHARE
-            ),
+            dram_share=share,
             row_bytes=0.0 if kernel.along_columns else row_bytes[kernel.is_backward],
         )
     return kind

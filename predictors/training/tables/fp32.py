@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from neusight.predictors.kernel import ConvolutionSize, Kernel, KernelClass, Variant
+from neusight.predictors.kernel import ConvolutionSize, Kernel, KernelClass, Variant, size_of
 from neusight.predictors.training.dataset import Group, Launches, is_held_out
 from neusight.predictors.training.datasheet import KnownGPUs
 from neusight.predictors.training.tables.files import (
@@ -115,7 +115,14 @@ def _without_growth(group: Group) -> Group:
     hash), which are left out; a table that has too few of them is taken as it is.
     """
     order = np.linspace(0.0, 1.0, len(group.launches))
-    is_short = np.array([_is_short(kernel.size, kernel.flops) for [kernel] in group.launches])
+    # A kernel that takes less than the growth of the overhead.
+    is_short = np.array(
+        [
+            kernel.flops < _SHORT_FLOPS
+            and size_of(kernel, ConvolutionSize).in_channels < _SHORT_CHANNELS
+            for [kernel] in group.launches
+        ]
+    )
     fitted = is_short & is_held_out(group.shape, share=_GROWTH_SHARE, salt=_GROWTH_SALT)
     if fitted.sum() < _LEAST_SHORT:
         return group
@@ -124,15 +131,6 @@ def _without_growth(group: Group) -> Group:
     left = group.chosen(~fitted)
     labels_us = np.maximum(left.latency_us - growth_us[~fitted], _LEAST_LABEL_US)
     return replace(left, latency_us=labels_us)
-
-
-def _is_short(size: object, flops: float) -> bool:
-    """A convolution whose kernel takes less than the growth of the overhead."""
-    return (
-        isinstance(size, ConvolutionSize)
-        and flops < _SHORT_FLOPS
-        and size.in_channels < _SHORT_CHANNELS
-    )
 
 
 #: FLOPs and input channels, which a CTA sums one after the other, below which a convolution takes

@@ -137,7 +137,9 @@ def _attention_groups(frame: DataFrame, book: KnownGPUs, left_out: list[str]) ->
         rows = _without_windows(rows, f"{phase} rows of {label}", left_out)
         if not len(rows):
             continue
-        sources = _sources(rows)
+        sources = [""] * len(rows)
+        if "kernel_source" in rows.columns:
+            sources = rows["kernel_source"].fillna("").astype(str).tolist()
         launches = [
             _attention_launches(*sizes, phase=phase, dtype=name, source=source, target=target)
             for sizes, source in zip(_tuples(rows, _ATTENTION_SIZES), sources, strict=True)
@@ -146,14 +148,6 @@ def _attention_groups(frame: DataFrame, book: KnownGPUs, left_out: list[str]) ->
         shape = [rows[name] for name in _ATTENTION_SIZES]
         group = group_of(rows, target, names, launches, shape)
         yield from by_regime(group, regimes(rows))
-
-
-def _sources(rows: DataFrame) -> list[str]:
-    """The library that each row says it used, "" where it says none."""
-    if "kernel_source" not in rows.columns:
-        return [""] * len(rows)
-    found: list[str] = rows["kernel_source"].fillna("").astype(str).tolist()
-    return found
 
 
 def _without_windows(rows: DataFrame, shown: str, left_out: list[str]) -> DataFrame:

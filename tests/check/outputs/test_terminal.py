@@ -236,3 +236,14 @@ def test_where_the_host_bounds_the_step_its_causes_are_shown_and_waits_that_are_
         "          +2 µs  Net.1: new aten::mm (gemm 8)",
         "  synchronization gone: item: loss.item()",
     ]
+
+
+@pytest.mark.parametrize(("host", "words"), [(1.0, ", +1 µs on the host"), (0.9, "")])
+def test_what_the_host_pays_is_said_from_a_microsecond_on(
+    host: float, words: str, folder: Path
+) -> None:
+    causes = (cause("Net.1", 2.0, host=host, stack=()),)
+
+    _, first, *_ = explanation(Judgement("train", BEFORE, (), causes), folder)
+
+    assert first == f"  kernel time: +2 µs{words}"

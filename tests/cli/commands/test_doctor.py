@@ -9,6 +9,7 @@ import json
 import platform
 import shutil
 import subprocess
+import sys
 import warnings
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -141,6 +142,14 @@ def test_what_this_machine_lacks_is_a_finding(
     assert f"{found.state}, {found.text}, {found.remedy}".startswith(expected)
 
 
+def test_a_python_that_is_too_old_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 9, 1))
+
+    found = doctor._EXAMINATIONS["Python"]("Python")
+
+    assert (found.state, found.text) == ("problem", platform.python_version())
+
+
 @pytest.mark.parametrize(
     ("done", "expected"),
     [
@@ -217,6 +226,16 @@ def test_the_command_prints_and_writes_its_findings(
 
     assert "ok  torch        2.13.0" in capsys.readouterr().out
     assert json.loads((tmp_path / "d.json").read_text())["findings"][0]["state"] == "ok"
+
+
+def test_findings_that_cannot_be_written_are_wrong_use(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "examine", lambda: [Finding("torch", "ok", "2.13.0")])
+    (tmp_path / "file").touch()
+
+    assert main(["doctor", "--json", str(tmp_path / "file" / "d.json")]) == 2
+    assert "d.json cannot be written: File exists" in capsys.readouterr().err
 
 
 def test_a_problem_is_exit_code_one(

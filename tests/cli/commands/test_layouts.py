@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from model_of_blocks import MODEL
+from neusight.fake_cuda.distributed.rank import Rank
+from neusight.integrations.cli.commands import layouts
 from neusight.integrations.cli.commands.layouts import (
     _request,
+    _run_whole,
     _whole_training,
     _world_sizes,
     token_count,
 )
 from neusight.integrations.cli.main import _parser, main
+from neusight.integrations.cli.planning.candidates import Candidate
+from neusight.integrations.cli.planning.points import PlanRequest
+from neusight.integrations.layouts import report, search
 from neusight.integrations.layouts.whole_training import WholeTraining
 from neusight.predictors.clusters.named import find_topology
 from neusight.predictors.clusters.topology import Level
@@ -54,6 +63,9 @@ def test_a_whole_training_is_counted_in_powers_of_ten() -> None:
         "7M": WholeTraining(7e6, 9.0), "8": WholeTraining(8.0, 9.0),
     }  # fmt: skip
     assert _whole_training(parsed()) is None
+    assert _whole_training(parsed("--train-tokens", "8", "--mtbf", "0.5")) == WholeTraining(
+        8.0, 0.5
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,6 +87,63 @@ def test_several_numbers_of_ranks_are_each_tried_once() -> None:
     for text in ("8,", "0", "-8", "few"):
         with pytest.raises(OptionError, match="--world-size is"):
             _world_sizes(text)
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "world_size", "row", "ranks", "expected"),
+    [
+        (4, 16, SimpleNamespace(latency_us=7.0), (0, 4, 8, 12), 7.0),
+        (1, 4, None, None, "failed: no"),
+    ],
+)
+def test_of_a_pipeline_a_rank_of_each_stage_is_run_whole(
+    pipeline: int, world_size: int, row: object, ranks: object, expected: object,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    asked: list[object] = []
+
+    def evaluated(plan: PlanRequest, candidate: Candidate) -> list[object]:
+        text = Path(candidate.program.target).read_text()
+        asked.extend([plan.ranks, plan.options.steps, plan.options.predictor, candidate.rank, text])
+        return [SimpleNamespace(row=row, problem="failed: no")]
+
+    monkeypatch.setattr(layouts, "evaluated", evaluated)
+    monkeypatch.setattr(report, "script_text", lambda *_, gpus_per_node: f"# {gpus_per_node}")
+    layout = SimpleNamespace(world_size=world_size, pipeline=pipeline)
+    request: Any = SimpleNamespace(source="model.py:build", work=None, gpus_per_node=8)
+    price: Any = SimpleNamespace(layout=layout, gpu="H100")
+
+    assert _run_whole(parsed("--clock", "burst"), request, price) == expected
+
+    rank = Rank(0, world_size, min(8, world_size))
+    assert asked == [ranks, 1, "tiled_burst", rank, "# 8"]
+
+
+@pytest.mark.parametrize(
+    ("prices", "least_needed_bytes", "code"), [(["best"], 0, 0), ([], 9, 1), ([], 0, 3)]
+)
+def test_what_was_found_is_shown_and_written(
+    prices: list[str], least_needed_bytes: int, code: int,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    found = SimpleNamespace(prices=prices, least_needed_bytes=least_needed_bytes)
+
+    def reported(found: Any, *others: Any) -> Any:
+        text, document = (lambda: "the table"), (lambda: {"found": len(found.prices)})
+        return SimpleNamespace(found=found, script=others[-2], text=text, to_json=document)
+
+    monkeypatch.setattr(search, "find_layouts", lambda *_, **__: found)
+    monkeypatch.setattr(report, "LayoutReport", reported)
+    monkeypatch.setattr(report, "script_text", lambda *_, gpus_per_node: f"# {gpus_per_node}")
+    monkeypatch.chdir(tmp_path)
+    Path("model.py").write_text(MODEL)
+
+    words = ("--model", "model.py:build", "--world-size", "8", "--tokens", "4k")
+    assert main([*WORDS, *words, "--script", "train.py", "--json", "o.json"]) == code
+
+    assert capsys.readouterr().out == "the table\n"
+    assert json.loads(Path("o.json").read_text()) == {"found": len(prices)}
+    assert [path.read_text() for path in tmp_path.glob("train.py")] == ["# 8"] * len(prices)
 
 
 def test_layouts_are_priced_on_the_network_that_is_stated(tmp_path: Path) -> None:

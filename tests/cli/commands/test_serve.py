@@ -243,6 +243,16 @@ def test_a_requirement_that_is_not_kept_fails_the_check(
     assert re.search(r"tpot_p50 is [\d.]+ (µs|ms), required is tpot", capsys.readouterr().err)
 
 
+def test_a_file_that_cannot_be_written_is_wrong_use(
+    model: str, tmp_path: Path, refusal: Refusal
+) -> None:
+    (tmp_path / "file").touch()
+
+    stated = refusal(model, "--requests", "5", "--output", "5", "--json", f"{tmp_path}/file/o.json")
+
+    assert "o.json cannot be written: File exists" in stated
+
+
 def test_a_page_and_a_timeline_are_written(model: str, tmp_path: Path) -> None:
     page, trace = tmp_path / "p.html", tmp_path / "t.json"
 

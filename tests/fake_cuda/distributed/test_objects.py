@@ -22,13 +22,18 @@ def test_objects_of_equal_ranks_are_this_ranks_own() -> None:
     gathered: list[object] = [None] * 4
     shared = [{"seed": 1}]
     scattered: list[object] = [None]
+    on_first: list[object] = [None] * 4
     with neusight.forecast_on("H100", world_size=4):
         join()
         dist.all_gather_object(gathered, {"loss": 2})
+        dist.gather_object({"loss": 3}, on_first)
+        dist.gather_object({"loss": 4}, dst=3)
         dist.broadcast_object_list(shared, src=0)
-        dist.scatter_object_list(scattered, ["a", "b", "c", "d"], src=0)
+        dist.scatter_object_list(scattered, ["a", "b", "c", "d"], group_src=0)
+        dist.send_object_list(["to nobody"], dst=1)
+        dist.monitored_barrier()
 
-    assert gathered == [{"loss": 2}] * 4
+    assert (gathered, on_first) == ([{"loss": 2}] * 4, [{"loss": 3}] * 4)
     assert (shared, scattered) == ([{"seed": 1}], ["a"])
 
 

@@ -11,6 +11,8 @@ import pytest
 import torch
 
 import neusight
+from neusight.fake_cuda.nvml.readings import GPUReadings
+from neusight.fake_cuda.nvml.smi import READINGS_VARIABLE, main
 from neusight.session import NoCudaWorkWarning
 
 
@@ -57,6 +59,25 @@ def test_nvidia_smi_shows_the_memory_that_is_used_when_it_starts() -> None:
     assert before == 0
     assert after > reserved / 2**20 >= 1024
     assert processes == f"{os.getpid()}, {after} MiB\n"
+
+
+def test_nvidia_smi_is_of_the_gpus_that_are_named_and_says_what_it_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    four = GPUReadings("X", 4, "580.65.06", "13.0", (9, 0), "Hopper", 2**36, 0, 700, 1980, 1)
+    monkeypatch.delenv(READINGS_VARIABLE, raising=False)
+    without = main([])
+    monkeypatch.setenv(READINGS_VARIABLE, four.to_json())
+    unknown = main(["dmon"])
+    refused = capsys.readouterr().err.splitlines()
+    listed = main(["-L", "-i", f"1,{four.uuid(3)}"])
+
+    assert (without, unknown, listed) == (9, 2, 0)
+    assert refused[0] == "nvidia-smi: no forecast is open"
+    assert refused[1].startswith("nvidia-smi: dmon is not answered in a forecast; -L, -i, ")
+    assert capsys.readouterr().out.splitlines() == [
+        f"GPU {index}: X (UUID: {four.uuid(index)})" for index in (1, 3)
+    ]
 
 
 def test_amds_gpus_have_no_nvidia_smi() -> None:

@@ -59,10 +59,29 @@ def chdir_and_write(name: str) -> None:
         os.chdir(before)
 
 
+def scan(name: str) -> str:
+    return repr(
+        sorted(
+            (entry.name, repr(entry), os.fspath(entry), entry.is_file(), entry.is_dir(),
+             entry.is_symlink(), entry.is_file(follow_symlinks=False),
+             entry.inode() == os.lstat(entry).st_ino)
+            for entry in os.scandir(name)
+        )
+    )  # fmt: skip
+
+
+def read_by_an_opener(name: str) -> str:
+    with open(name, *("r", -1, None, None, None, True, os.open)) as file:
+        return file.read()
+
+
 # Functions of `os` are asked for by name, as scripts do.
 STEPS: dict[str, Callable[..., Any]] = {
     "write": write,
     "read": lambda name: Path(name).read_text(),
+    "read_by_an_opener": read_by_an_opener,
+    "scan": scan,
+    "access": lambda name: repr([os.access(name, mode) for mode in (os.F_OK, os.W_OK, os.X_OK)]),
     "touch": lambda name: Path(name).touch(),
     "remove": lambda name: os.remove(name),
     "rmdir": lambda name: os.rmdir(name),
@@ -131,12 +150,7 @@ def run(actions: list[tuple[Any, ...]], folder: Path) -> list[Any]:
         os.chdir(before)
 
 
-@pytest.mark.slow
-@settings(max_examples=60, deadline=None)
-@given(actions=st.lists(step, max_size=8))
-def test_it_does_what_the_file_system_does_and_leaves_all_as_it_was(
-    actions: list[tuple[Any, ...]],
-) -> None:
+def assert_as_the_file_system(actions: list[tuple[Any, ...]]) -> None:
     with tempfile.TemporaryDirectory() as place:
         real, shown = Path(place, "real", "here"), Path(place, "shown", "here")
         for folder in (real, shown):
@@ -153,3 +167,48 @@ def test_it_does_what_the_file_system_does_and_leaves_all_as_it_was(
         assert seen == expected
         assert standing(shown.parent) == before
         assert sorted(os.listdir(place)) == ["real", "shown"]
+
+
+#: What a program does, in this order; much of it is an error.
+ACTIONS: list[tuple[Any, ...]] = [
+    ("scan", "."), ("read", "nowhere"), ("read", "link"), ("write", "nowhere/x", "w"),
+    ("write", "a/x", "w"),
+    ("write", "nowhere", "r+"), ("write", "d", "w"), ("write", "a", "x"), ("write", "new", "x"),
+    ("write", "b", "r+"), ("write", "link", "a"), ("write", "d/e/z", "w+"), ("touch", "d/x"),
+    ("remove", "nowhere"), ("remove", "d"), ("rmdir", "a"), ("rmdir", "d"), ("rmdir", "nowhere"),
+    ("mkdir", "d"), ("mkdir", "nowhere/x"), ("mkdir", "n"), ("write", "n/f", "w"),
+    ("truncate", "d/x"), ("truncate", "n/f"), ("truncate", "d"), ("chmod", "a"), ("chmod", "n/f"),
+    ("rename", "d", "d/e/f"), ("rename", "d/e", "d"), ("rename", "a", "d"), ("rename", "d", "a"),
+    ("rename", "nowhere", "a"), ("rename", "a", "nowhere/x"), ("rename", "a", "hard"),
+    ("rename", "n", "d"), ("rename", "n", "d/e/n"), ("rename", "d/e/n", "m"),
+    ("link", "d", "second"), ("link", "nowhere", "second"), ("link", "m/f", "m/g"),
+    ("link", "b", "second"), ("link", "link", "third"), ("link", "m/f", "d/x"),
+    ("write", "second", "a"), ("write", "hard", "a"), ("read", "a"),
+    ("symlink", "d", "s"), ("symlink", "nowhere", "a"), ("symlink", "../a", "m/a"),
+    ("replace", "m/f", "d/x"), ("replace", "b", "new"), ("chdir_and_write", "s"),
+    ("copyfile", "d/x", "m/f"), ("copytree", "d", "m/d"), ("copytree", "d", "m/d"),
+    ("move", "d", "moved"), ("move", "m", "moved"), ("makedirs", "d/e"), ("write", "d/x", "w"),
+    ("rmtree", "moved"), ("rmtree", "d"), ("mkdir", "d"), ("write", "d/x", "a"),
+    ("remove", "a"), ("access", "a"), ("write", "a", "w"), ("access", "a"), ("remove", "hard"),
+    ("scan", "."), ("scan", "d"), ("scan", "nowhere"), ("read_by_an_opener", "a"),
+    ("read_by_an_opener", "hard"), ("remove", "link"),
+    ("symlink", "round", "round"), ("read", "round"), ("write", "round/x", "w"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "actions", [*([action] for action in ACTIONS), ACTIONS], ids=lambda actions: str(len(actions))
+)
+def test_each_step_alone_and_all_of_them_are_as_on_the_file_system(
+    actions: list[tuple[Any, ...]],
+) -> None:
+    assert_as_the_file_system(actions)
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None)
+@given(actions=st.lists(step, max_size=8))
+def test_it_does_what_the_file_system_does_and_leaves_all_as_it_was(
+    actions: list[tuple[Any, ...]],
+) -> None:
+    assert_as_the_file_system(actions)

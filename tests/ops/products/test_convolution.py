@@ -231,13 +231,6 @@ def test_flops_of_convolutions_are_those_of_torch(layer: Callable[[], nn.Module]
     check_flops(program, 2)
 
 
-def test_a_convolution_reads_image_and_weight_and_writes_its_result() -> None:
-    (kernel,) = kernels(convolution("float32"))
-
-    assert kernel.bytes_read == 4 * (8 * 16 * 32 * 32 + 64 * 16 * 9)
-    assert kernel.bytes_written == 4 * 8 * 64 * 32 * 32
-
-
 def test_a_bias_is_added_by_a_pass_of_its_own_unless_it_is_fused() -> None:
     image, weight, bias = spec(1, 4, 8, 8), spec(6, 4, 1, 1), spec(6)
     result = spec(1, 6, 8, 8)
@@ -288,18 +281,6 @@ def test_torchs_own_depthwise_kernel_begins_with_the_bias(
     assert kernel.bytes_read == 4 * (512 + 8 * 49 + 8 * (not math.miopen))
 
 
-def test_the_bias_gradient_is_a_sum_a_channel() -> None:
-    (kernel,) = kernels(
-        call("convolution_backward", None, None, spec(64), grad_output=spec(8, 64, 32, 32),
-             input=spec(8, 16, 32, 32), weight=spec(64, 16, 3, 3), bias_sizes=(64,), stride=(1, 1),
-             padding=(1, 1), dilation=(1, 1), transposed=False, output_padding=(0, 0), groups=1,
-             output_mask=(False, False, True))
-    )  # fmt: skip
-
-    assert (kernel.name, kernel.size) == ("sum", (64, 8 * 32 * 32))
-    assert (kernel.bytes_read, kernel.bytes_written) == (4 * 8 * 64 * 1024, 256)
-
-
 @pytest.mark.parametrize(
     ("batch", "channels", "edge", "measured_us"),
     [(32, 64, 224, 167.5), (32, 128, 112, 200.7), (32, 512, 28, 38.2), (32, 512, 14, 14.3)],
@@ -322,16 +303,6 @@ def test_the_bias_gradient_of_nhwc_is_summed_over_rows(
 
     assert times[0] == pytest.approx(measured_us, rel=0.15)
     assert times[1] < 0.9 * times[0]
-
-
-def test_a_convolution_over_time_is_a_product_a_tap() -> None:
-    bias, *taps = kernels(
-        call("conv_tbc", spec(10, 4, 32), self=spec(12, 4, 16), weight=spec(3, 16, 32),
-             bias=spec(32), pad=0)
-    )  # fmt: skip
-
-    assert bias.bytes_written == 4 * 10 * 4 * 32
-    assert [tap.flops for tap in taps] == [2 * 40 * 32 * 16] * 3
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

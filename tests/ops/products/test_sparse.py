@@ -58,53 +58,10 @@ def test_more_elements_take_longer_and_never_less_than_the_roofline() -> None:
         assert time >= kernel.flops / gpu.peak_flops("fp32") * 1e6
 
 
-def test_a_vector_is_another_kernel_and_what_is_added_is_copied_first() -> None:
-    copy, kernel = kernels_of(
-        "addmm",
-        (spec(10, 1),),
-        pointers=index(11),
-        plain=index(20),
-        values=spec(20),
-        dense=spec(30, 1),
-        added=spec(10, 1),
-    )
-
-    assert (copy.bytes_written, kernel.name) == (40, "spmv")
-
-
 def test_an_empty_matrix_fills_with_zeros() -> None:
     (kernel,) = product(0)
 
     assert kernel.bytes_written == 1000 * 32 * 4
-
-
-def test_elements_added_to_a_dense_tensor_touch_only_their_rows() -> None:
-    """Rows of 64 floats: the gradient of 100 tokens of a vocabulary of 50,000."""
-    (kernel,) = kernels_of(
-        "add_",
-        (spec(50_000, 64),),
-        self=spec(50_000, 64),
-        indices=index(1, 100),
-        values=spec(100, 64),
-    )
-
-    assert kernel.bytes_read == 100 * 8 + 2 * 100 * 64 * 4
-    assert kernel.scatters
-
-
-def test_coalescing_sorts_and_the_host_reads_a_number() -> None:
-    names = [
-        kernel.name
-        for kernel in kernels_of(
-            "_coalesce",
-            (index(2, 900), spec(900)),
-            indices=index(2, 1000),
-            values=spec(1000),
-        )
-    ]
-
-    assert names[-4:] == ["unique_by_key", "memcpy_d2h", "coalesce_values", "remainder"]
-    assert "radix_sort_single_tile" in names
 
 
 PAIR = {"plain": index(4), "values": spec(4), "other_plain": index(6), "other_values": spec(6)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from priced_kernels import moving
 
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import DTYPE_BYTES, Kernel, KernelClass, Layout, Variant
@@ -19,26 +20,15 @@ def time_us(
     *,
     gpu: str = "H100",
     dtype: str = "bfloat16",
-    layout: Layout = "contiguous",
     is_backward: bool = False,
-    along_columns: bool = False,
+    **traits: Any,
 ) -> float:
-    item = 2 if dtype == "bfloat16" else 4
-    tensor = item * rows * width
     is_softmax = variant.endswith("softmax")
-    kernel = Kernel.rows(
-        KernelClass.SOFTMAX if is_softmax else KernelClass.NORMALIZATION,
-        variant,
-        rows,
-        width,
-        dtype=dtype,
-        variant=variant,
-        layout=layout,
-        is_backward=is_backward,
-        along_columns=along_columns,
-        bytes_read=tensor * (2 if is_backward else 1),
-        bytes_written=0 if variant in ("group_norm", "batch_norm_sums") else tensor,
-    )
+    kernel = moving(
+        KernelClass.SOFTMAX if is_softmax else KernelClass.NORMALIZATION, variant, rows, width,
+        dtype, variant=variant, is_backward=is_backward, reads=1.0 + is_backward,
+        writes=0.0 if variant in ("group_norm", "batch_norm_sums") else 1.0, **traits,
+    )  # fmt: skip
     return memory_bound_timing(kernel, find_gpu(gpu)).time_us
 
 
@@ -146,9 +136,9 @@ def test_a_pooling_costs_its_outputs_and_their_taps() -> None:
 
 def test_loops_of_a_fused_kernel_miss_what_the_l2_has_lost() -> None:
     def share(width: int, rows: int = 4096) -> float:
-        kernel = Kernel.rows(
-            KernelClass.REDUCTION, "triton_red_fused_0", rows, width, dtype="float32",
-            bytes_read=4 * rows * width, bytes_written=0, bytes_read_again=4 * rows * width,
+        kernel = moving(
+            KernelClass.REDUCTION, "triton_red_fused_0", rows, width, "float32", writes=0.0,
+            bytes_read_again=4 * rows * width,
         )  # fmt: skip
         return missed_again(kernel, find_gpu("H100"))
 
@@ -263,11 +253,8 @@ def test_in_a_step_a_sum_over_rows_waits_for_the_cta_that_adds_up_the_others(
 def test_a_plane_of_a_batch_norm_costs_its_cta_whatever_its_size(
     batch: int, channels: int, pixels: int, measured_us: float
 ) -> None:
-    tensor = 2 * batch * channels * pixels
-    kernel = Kernel.rows(
-        KernelClass.ELEMENTWISE, "batch_norm", batch * channels, pixels, dtype="bfloat16",
-        variant="by_plane", bytes_read=tensor, bytes_written=tensor,
-    )  # fmt: skip
+    rows = batch * channels
+    kernel = moving(KernelClass.ELEMENTWISE, "batch_norm", rows, pixels, variant="by_plane")
 
     found = memory_bound_timing(kernel, find_gpu("H100")).time_us
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from priced_kernels import moving
 
 from neusight.predictors.gpu import find_gpu
 from neusight.predictors.kernel import DTYPE_BYTES, Kernel, KernelClass, Layout, Variant
@@ -48,12 +49,7 @@ GPUS = st.sampled_from(["H100", "A100", "V100", "L40S", "P4", "MI210", "B200"])
 def rows_kernel(
     kind: tuple[KernelClass, str], rows: int, width: int, layout: Layout = "contiguous"
 ) -> Kernel:
-    kernel_class, name = kind
-    num_bytes = rows * width * 4
-    return Kernel.rows(
-        kernel_class, name, rows, width, dtype="float32",
-        bytes_read=num_bytes, bytes_written=num_bytes, layout=layout, **TRAITS.get(name, {}),
-    )  # fmt: skip
+    return moving(*kind, rows, width, "float32", layout=layout, **TRAITS.get(kind[1], {}))
 
 
 def time_us(kernel: Kernel, name: str = "H100") -> float:
@@ -145,19 +141,14 @@ def test_a_kernel_that_fits_the_l2_beats_dram() -> None:
 
 
 def test_indices_cost_a_time_an_element_and_transposing_a_sector() -> None:
-    def copy_us(dtype: str, item: int, layout: Layout) -> float:
-        size = 2**24
-        kernel = Kernel.rows(
-            KernelClass.COPY, "copy", 1, size, dtype=dtype,
-            bytes_read=item * size, bytes_written=item * size, layout=layout, flops=0,
-        )  # fmt: skip
-        return time_us(kernel)
+    def copy_us(dtype: str, layout: Layout) -> float:
+        return time_us(moving(KernelClass.COPY, "copy", 1, 2**24, dtype, layout=layout, flops=0))
 
-    flat, indexed, turned = (copy_us("bfloat16", 2, w) for w in ("contiguous", "scalar", "strided"))
+    flat, indexed, turned = (copy_us("bfloat16", w) for w in ("contiguous", "scalar", "strided"))
 
     assert 1.5 * flat < indexed < turned / 2
     assert turned == pytest.approx(2**24 / (0.53 * 132 * 1.83e3), rel=0.05)
-    assert copy_us("float32", 4, "scalar") < 1.3 * copy_us("float32", 4, "contiguous")
+    assert copy_us("float32", "scalar") < 1.3 * copy_us("float32", "contiguous")
 
 
 def test_one_wide_softmax_row_keeps_one_cta_busy() -> None:
@@ -192,15 +183,7 @@ def test_a_general_power_is_bound_by_its_arithmetic_where_the_l2_feeds_it() -> N
 
 def bandwidth(kernel_class: KernelClass, name: str, width: int) -> float:
     """What a V100 reaches over rows of 2 GiB in all, MB/s."""
-    kernel = Kernel.rows(
-        kernel_class,
-        name,
-        2**28 // width,
-        width,
-        dtype="float32",
-        bytes_read=2**30,
-        bytes_written=2**30,
-    )
+    kernel = moving(kernel_class, name, 2**28 // width, width, "float32")
     return 2**31 / memory_bound_timing(kernel, find_gpu("V100")).time_us
 
 
@@ -220,17 +203,10 @@ def test_wide_softmax_rows_are_read_again_from_dram_once_they_outgrow_the_l2() -
 def batch_norm(
     channels: int, width: int, *, variant: Variant = "batch_norm", is_last: bool = False
 ) -> Kernel:
-    return Kernel.rows(
-        KernelClass.NORMALIZATION,
-        "batch_norm",
-        channels,
-        width,
-        dtype="float32",
-        bytes_read=4 * channels * width,
-        bytes_written=4 * channels * width,
-        variant=variant,
+    return moving(
+        KernelClass.NORMALIZATION, "batch_norm", channels, width, "float32", variant=variant,
         along_columns=is_last,
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(("width", "again"), [(6272, 0.0), (25088, 1.0)])
@@ -256,9 +232,7 @@ def test_batch_norm_takes_what_a_profile_of_resnet_50_on_v100_shows(
 ) -> None:
     kernel = batch_norm(channels, width)
 
-    assert memory_bound_timing(kernel, find_gpu("V100")).time_us == pytest.approx(
-        measured_us, rel=0.1
-    )
+    assert time_us(kernel, "V100") == pytest.approx(measured_us, rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -283,9 +257,7 @@ def test_looped_batch_norms_take_what_resnet_50_on_an_h100_shows(
         is_backward=is_backward,
     )
 
-    assert memory_bound_timing(kernel, find_gpu("H100")).time_us == pytest.approx(
-        measured_us, rel=0.1
-    )
+    assert time_us(kernel, "H100") == pytest.approx(measured_us, rel=0.1)
 
 
 def test_all_sms_share_the_few_channels_of_a_batch_norm_on_nhwc_images() -> None:
@@ -355,10 +327,7 @@ def test_what_a_kernel_does_determines_its_price_and_its_name_does_not() -> None
 )
 def test_miopens_transposes_go_by_their_bytes(num_bytes: int, measured_us: float) -> None:
     """Images of Stable Diffusion's decoder in bf16 on MI300X, read and written."""
-    kernel = Kernel.rows(
-        KernelClass.COPY, "nchw_to_nhwc", num_bytes // 4096, 1024, dtype="bfloat16",
-        bytes_read=num_bytes // 2, bytes_written=num_bytes // 2,
-    )  # fmt: skip
+    kernel = moving(KernelClass.COPY, "nchw_to_nhwc", num_bytes // 4096, 1024)
 
     assert time_us(kernel, "MI300X") == pytest.approx(measured_us, rel=0.2)
 
@@ -404,13 +373,7 @@ def test_transposes_of_full_tiles_stream(
 
 def test_exponentials_in_16_bits_bind_amd_more_than_their_bytes() -> None:
     """data/profiled_kernels, MI300X: silu of 134 million elements 176 to 203 us, a division 118."""
-    silu, division = (
-        Kernel.rows(
-            KernelClass.ELEMENTWISE, name, 1, 2**27, dtype="bfloat16", bytes_read=2**28,
-            bytes_written=2**28,
-        )
-        for name in ("silu", "div")
-    )  # fmt: skip
+    silu, division = (moving(KernelClass.ELEMENTWISE, name, 1, 2**27) for name in ("silu", "div"))
 
     times = [memory_bound_timing(one, find_gpu("MI300X")).time_us for one in (silu, division)]
 
@@ -431,16 +394,12 @@ def test_batch_norms_that_read_a_channel_once_are_bound_by_their_elements(
     dtype: str, channels: int, width: int, is_backward: bool, layout: Layout, measured_us: float
 ) -> None:
     """`batch_norm` of benchmarks/measured/h100."""
-    num_bytes = int(channels * width * DTYPE_BYTES[dtype])
-    kernel = Kernel.rows(
-        KernelClass.NORMALIZATION, "batch_norm", channels, width, dtype=dtype,
-        bytes_read=(2 if is_backward else 1) * num_bytes, bytes_written=num_bytes,
+    kernel = moving(
+        KernelClass.NORMALIZATION, "batch_norm", channels, width, dtype, reads=1.0 + is_backward,
         variant="batch_norm", is_backward=is_backward, layout=layout,
     )  # fmt: skip
 
-    timing = memory_bound_timing(kernel, find_gpu("H100"))
-
-    assert timing.time_us == pytest.approx(measured_us, rel=0.15)
+    assert time_us(kernel) == pytest.approx(measured_us, rel=0.15)
 
 
 @pytest.mark.parametrize(
@@ -487,14 +446,11 @@ def test_torchs_batch_norms_of_nhwc_images_go_by_their_elements(
 ) -> None:
     """Of a ResNeXt-50 in training on H100 and of ResNet-50 on H200 (benchmarks/measured), of which
     no constant was read off."""
-    num_bytes = 2 * channels * rows
     is_sum, is_backward = not name.endswith(("norm", "backward")), "backward" in name
-    kernel = Kernel.rows(
+    kernel = moving(
         KernelClass.NORMALIZATION if is_sum else KernelClass.ELEMENTWISE, name, channels, rows,
-        dtype="bfloat16", layout="contiguous", is_backward=is_sum and is_backward,
-        bytes_read=(2 if is_backward else 1) * num_bytes, along_columns=is_sum,
-        bytes_written=0 if is_sum else num_bytes,
-        variant="batch_norm_sums" if is_sum else "by_channel",
+        reads=1.0 + is_backward, writes=0.0 if is_sum else 1.0, is_backward=is_sum and is_backward,
+        along_columns=is_sum, variant="batch_norm_sums" if is_sum else "by_channel",
     )  # fmt: skip
 
     assert time_us(kernel, gpu) == pytest.approx(measured_us, rel=0.15)
@@ -524,11 +480,9 @@ def test_each_tensor_of_a_cat_has_as_many_ctas_as_the_widest(
     gpu: str, dtype: str, layout: Layout, tensors: int, widest: int, narrow: int, measured_us: float
 ) -> None:
     """DenseNet-121's, in profiles of benchmarks/measured that no constant was read off."""
-    num_bytes = int((widest + (tensors - 1) * narrow) * DTYPE_BYTES[dtype])
-    kernel = Kernel.rows(
-        KernelClass.COPY, "cat", 1, widest + (tensors - 1) * narrow, dtype=dtype, layout=layout,
-        bytes_read=num_bytes, bytes_written=num_bytes, variant="cat", num_parts=tensors,
-        widest_part=widest,
+    kernel = moving(
+        KernelClass.COPY, "cat", 1, widest + (tensors - 1) * narrow, dtype, layout=layout,
+        variant="cat", num_parts=tensors, widest_part=widest,
     )  # fmt: skip
     timing = memory_bound_timing(kernel, find_gpu(gpu))
 
@@ -547,21 +501,15 @@ def test_steps_that_need_each_other_take_a_kernel_each_however_little_they_move(
 
 
 @pytest.mark.parametrize(
-    ("name", "read", "measured_us"), [("gelu", 2, 32.8), ("gelu_backward", 4, 40.2)]
+    ("name", "reads", "measured_us"), [("gelu", 1.0, 32.8), ("gelu_backward", 2.0, 40.2)]
 )
 def test_an_error_function_in_16_bits_takes_longer_than_its_bytes(
-    name: str, read: int, measured_us: float
+    name: str, reads: float, measured_us: float
 ) -> None:
     """8192 x 3072 in a step of BERT on H200 (benchmarks/measured/h200)."""
-    elements = 8192 * 3072
-    kernel = Kernel.rows(
-        KernelClass.ELEMENTWISE, name, 1, elements, dtype="bfloat16",
-        bytes_read=read * elements, bytes_written=2 * elements,
-    )  # fmt: skip
+    kernel = moving(KernelClass.ELEMENTWISE, name, 1, 8192 * 3072, reads=reads)
 
-    assert memory_bound_timing(kernel, find_gpu("H200")).time_us == pytest.approx(
-        measured_us, rel=0.15
-    )
+    assert time_us(kernel, "H200") == pytest.approx(measured_us, rel=0.15)
 
 
 def test_a_kernel_of_a_type_that_nobody_knows_has_a_price() -> None:
@@ -572,11 +520,9 @@ def test_a_kernel_of_a_type_that_nobody_knows_has_a_price() -> None:
 
 
 def fused(num_elements: int, *, in_place: bool = False, tiled: bool = False) -> Kernel:
-    num_bytes = 4 * num_elements
-    return Kernel.rows(
-        KernelClass.ELEMENTWISE, "triton_poi_fused_0", 1, num_elements, dtype="float32",
-        bytes_read=num_bytes, bytes_written=num_bytes, variant="fused", along_columns=tiled,
-        bytes_in_place=num_bytes if in_place else 0,
+    return moving(
+        KernelClass.ELEMENTWISE, "triton_poi_fused_0", 1, num_elements, "float32", variant="fused",
+        along_columns=tiled, bytes_in_place=4 * num_elements if in_place else 0,
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import logging
 import operator
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -237,10 +238,20 @@ def test_operands_too_large_for_the_cpu_keep_the_words_of_the_fake_kernel() -> N
             big @ big
 
 
-def test_an_op_that_goes_well_on_the_cpu_says_nothing() -> None:
-    args = (torch.ones(2, 3), torch.ones(3, 2))
-
-    assert eager_error(torch.ops.aten.mm.default, args, {}) is None
+@pytest.mark.parametrize(
+    ("op", "args", "kwargs"),
+    [
+        (torch.ops.aten.mm.default, (torch.ones(2, 3), torch.ones(3, 2)), {}),
+        (torch.ops.aten.bitwise_and.Tensor, (torch.ones(2), torch.ones(2)), {}),
+        (torch.ops.aten._cudnn_init_dropout_state.default, (0.5, True, 7), {}),
+        (torch.ops.aten.zeros.default, ([2],), {"device": torch.device("cuda")}),
+    ],
+    ids=["it goes well", "another dtype on the CPU", "no kernel on the CPU", "a device"],
+)
+def test_what_the_cpu_does_not_refuse_says_nothing(
+    op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    assert eager_error(op, args, kwargs) is None
 
 
 def test_the_log_of_fake_kernels_speaks_again_afterwards(

@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -199,7 +200,7 @@ def layers_called_one_by_one() -> None:
         update(optimizer, *layers)
 
 
-def a_closure() -> None:
+def a_closure(*, by_name: bool = False) -> None:
     net = model()
     optimizer = torch.optim.LBFGS(net.parameters(), max_iter=2)
 
@@ -210,7 +211,7 @@ def a_closure() -> None:
         return loss
 
     for _ in range(4):
-        optimizer.step(closure)
+        optimizer.step(closure=closure) if by_name else optimizer.step(closure)
 
 
 def checkpointed_blocks() -> None:
@@ -248,8 +249,8 @@ def the_scripts_profiler() -> None:
 @pytest.mark.parametrize(
     "train",
     [
-        a_teacher_without_gradients, layers_called_one_by_one, a_closure, checkpointed_blocks,
-        a_scaler, the_scripts_profiler,
+        a_teacher_without_gradients, layers_called_one_by_one, a_closure,
+        partial(a_closure, by_name=True), checkpointed_blocks, a_scaler, the_scripts_profiler,
     ],
 )  # fmt: skip
 def test_this_does_not_cut_the_step_of_an_optimizer(train: Callable[[], None]) -> None:

@@ -46,6 +46,7 @@ def test_bars_are_on_one_scale_and_as_long_as_the_steps(forecast: Forecast) -> N
     bars = re.findall(r'<li><span class="name">.*?</svg>', page)
     ends = []
     for bar in bars:
+        assert '<svg viewBox="0 0 1000 20" preserveAspectRatio="none"' in bar
         rects = re.findall(r'class="c-[^"]*" x="([\d.]+)" y="0" width="([\d.]+)"', bar)
         ends.append(max(float(x) + float(width) for x, width in rects))
     expected = forecast.step_latency_us.median / slow.step_latency_us.median

@@ -59,9 +59,9 @@ def reason_text(message: str) -> str:
     >>> reason_text("skipping cudagraphs due to cpu device (add)")
     'cpu device (add)'
     """
-    reason, _, stack = _BEGINNING.sub("", message).partition("ound from")
-    reason = _STACK.split(_BEGINNING.sub("", message))[0].strip()
-    lines = _LINE.findall(stack)
+    text = _BEGINNING.sub("", message)
+    reason = _STACK.split(text)[0].strip()
+    lines = _LINE.findall(text.partition("ound from")[2])
     if not lines:
         return reason
     path, number = lines[-1]

@@ -198,9 +198,7 @@ class GraphTrees:
         elif next(self._current.living(), None) is None:
             self._current = None
 
-    def _goes_on_with(
-        self, node: GraphNode, state: Literal["warmup", "recording", "execution"]
-    ) -> None:
+    def _goes_on_with(self, node: GraphNode, state: State) -> None:
         from torch._inductor.cudagraph_trees import CUDAGraphTreeManager
 
         self._current, self._state = node, state

@@ -7,6 +7,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from neusight.fake_cuda.distributed.peers.message_server import (
@@ -128,7 +129,8 @@ class RemoteLink(Link):
         self._lock = threading.Lock()
 
     def _answered(self, request: tuple[Any, ...]) -> Reply:
-        with self._lock:
+        answer: Any = None
+        with self._lock, suppress(BrokenPipeError):
             send(self._connection, request)
             answer = receive(self._connection)
         if answer is None:  # the process above is being ended, and this one with it

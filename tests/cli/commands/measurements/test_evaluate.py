@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from neusight.integrations.cli.main import main
+from neusight.integrations.cli.commands.measurements.evaluate import _suite_predictors
+from neusight.integrations.cli.main import _parser, main
+from neusight.predictors.registry import predictor_names
 from suite_folders import paper_folder, published_folder
 
 LABEL = "Tesla T4,tiny_gpt,inf,16,2,,3"
@@ -56,6 +58,24 @@ def test_wrong_use_is_reported(
 
     assert main(["evaluate", "--data", str(folder), *words]) == 2
     assert reported in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ([], predictor_names()),
+        (["--predictor", "linear", "--predictor", "tiled", "--predictor", "linear"],
+         ["linear", "tiled"]),
+        (["--clock", "burst"], ["tiled_burst"]),
+        (["--clock", "sustained", "--predictor", "tiled"], ["tiled"]),
+    ],
+)  # fmt: skip
+def test_a_suite_is_priced_by_all_or_by_those_stated_at_the_clock(
+    words: list[str], names: list[str]
+) -> None:
+    options = _parser().parse_args(["evaluate", "--suite", "paper", *words])
+
+    assert _suite_predictors(options) == names
 
 
 def test_a_suite_without_a_case_that_runs_is_wrong_use(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -31,6 +32,9 @@ def test_torchs_own_prefix_store_works_on_it() -> None:
 def test_stores_of_one_place_are_one() -> None:
     classes = key_store_classes(SingleRankLink(0))
     first, same, other = (classes["TCPStore"]("localhost", port) for port in (1, 1, 2))
+    file, same_file = (classes["FileStore"]("rendezvous", 2) for _ in range(2))
+    file.set("a", "of the file")
+    file.set_timeout(timedelta(seconds=3))
 
     first.multi_set(["a", "b"], ["1", b"2"])
     first.append("a", "x")
@@ -38,6 +42,8 @@ def test_stores_of_one_place_are_one() -> None:
     assert same.multi_get(["a", "b"]) == [b"1x", b"2"]
     assert not other.check(["a"])
     assert first.clone().get("b") == b"2"
+    assert (same_file.get("a"), file.timeout) == (b"of the file", timedelta(seconds=3))
+    assert first.has_extended_api() and same_file.list_keys() == ["a"]
 
 
 def test_a_key_that_is_missing_is_an_error_at_once() -> None:

@@ -39,12 +39,15 @@ def test_a_question_is_a_message_and_so_is_its_answer(
 def test_a_rank_is_met_once(sockets: tuple[socket.socket, socket.socket]) -> None:
     own, other = sockets
     link = RemoteLink(own)
-    send(other, Reply("value"))
+    for _ in range(2):
+        send(other, Reply("value"))
 
     link.require_rank(3)
     link.require_rank(3)
+    link.post({BOX: b"hello"})
 
     assert receive(other) == ("require_rank", 3)
+    assert receive(other) == ("post", ((BOX, b"hello"),))
 
 
 @pytest.mark.parametrize(
@@ -77,6 +80,14 @@ def test_where_the_other_end_is_gone_there_is_no_message() -> None:
 
     with own:
         assert receive(own) is None
+
+
+def test_a_rank_whose_others_are_gone_ends_as_one_that_was_stopped() -> None:
+    own, other = socket.socketpair()
+    other.close()
+
+    with own, pytest.raises(EnoughSteps):
+        RemoteLink(own).post({BOX: b"for nobody"})
 
 
 def test_a_rank_alone_does_without_others() -> None:

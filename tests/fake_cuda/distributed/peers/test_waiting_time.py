@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -17,10 +18,10 @@ from neusight.predictors.errors import UnansweredRankError
 from neusight.session import Session, SessionOptions
 
 
-def waiting(program: Any, *, wait_s: float = 60.0) -> None:
-    """Runs it as one of two ranks, in virtual time."""
+def waiting(program: Any, *, wait_s: float = 60.0, virtual_time: bool = True) -> None:
+    """Runs it as one of two ranks."""
     options = SessionOptions(
-        forecast_options("H100"), virtual_time=True, rank=Rank(0, 2), wait_s=wait_s
+        forecast_options("H100"), virtual_time=virtual_time, rank=Rank(0, 2), wait_s=wait_s
     )
     with Session(options):
         join()
@@ -58,6 +59,22 @@ def test_a_loop_that_waits_for_a_file_ends_with_its_line() -> None:
 
     with pytest.raises(UnansweredRankError, match=r"test_waiting_time.py:\d+ has waited 60 s"):
         waiting(program)
+
+
+def test_a_loop_of_real_sleeps_ends_too() -> None:
+    def program() -> None:
+        def sleep() -> None:
+            for _ in range(50):
+                time.sleep(0.001)
+
+        other = threading.Thread(target=sleep)
+        other.start()
+        other.join()  # who sleeps in a thread of its own waits for nobody
+        while True:
+            time.sleep(0.01)
+
+    with pytest.raises(UnansweredRankError, match=r"has waited 0\.03 s for something"):
+        waiting(program, wait_s=0.03, virtual_time=False)
 
 
 def test_who_works_or_sleeps_once_waits_for_nobody() -> None:
