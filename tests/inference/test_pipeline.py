@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import neusight
-from neusight.inference.pipeline import pipeline_json, pipeline_lines
+from neusight.inference.pipeline import ModelCalls, Pipeline, pipeline_json, pipeline_lines
 
 BATCH, STEPS, IMAGES = 4, 6, 3
 
@@ -56,9 +56,27 @@ def test_each_model_of_a_pipeline_has_its_time_and_the_last_says_the_samples() -
     assert line.startswith("  in turn   Encoder ")
     assert f" x {STEPS}, Decoder " in line
     assert line.endswith(f"samples/s of {BATCH}")
-    reported = pipeline_json(pipeline)
-    assert reported is not None
-    assert reported["samples_per_s"] == pytest.approx(pipeline.samples_per_s, abs=1e-3)
+
+
+def test_a_pipeline_is_reported_to_a_nanosecond() -> None:
+    turns = (ModelCalls("Encoder", 1, None, 7.1234567), ModelCalls("Denoiser", 3, 8, 3.9876543))
+    last = ModelCalls("Decoder", 1, 4, 2.7654321)
+
+    known, unknown = Pipeline((*turns, last), True), Pipeline(turns, False)
+
+    assert pipeline_json(known) == {
+        "turns": [
+            {"module": "Encoder", "calls": 1, "samples": None, "latency_us": 7.123},
+            {"module": "Denoiser", "calls": 3, "samples": 8, "latency_us": 3.988},
+            {"module": "Decoder", "calls": 1, "samples": 4, "latency_us": 2.765},
+        ],
+        "is_whole": True,
+        "latency_us": 21.852,
+        "samples_per_s": 183050.849,
+    }
+    found = pipeline_json(unknown)
+    assert found is not None
+    assert (found["latency_us"], found["samples_per_s"]) == (19.086, None)
 
 
 def test_a_pipeline_that_ends_in_its_loop_says_that_something_may_follow() -> None:

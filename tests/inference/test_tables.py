@@ -109,7 +109,7 @@ def denoise(images: int, steps: int) -> None:
 PROGRAMS: dict[str, Callable[[], None]] = {
     "4 x 100, 8 tokens": lambda: generate(4, 100, 8),
     "1 x 300, 2 tokens": lambda: generate(1, 300, 2),
-    "encoded": lambda: generate(2, 50, 6, encodes=True),
+    "encoded": lambda: generate(2, 3, 6, encodes=True),
     "two prompts": lambda: twice(batch=3),
     "3 drafts": lambda: drafted(3),
     "4 drafts at once": lambda: drafted(4, at_once=True),

@@ -72,6 +72,8 @@ MADE = """\
 "topk", s(0, 3), i(0, 3), self=s(0, 9), k=3
 "kthvalue", s(0), i(0), self=s(0, 9), k=3, dim=1
 "randperm", i(0), n=0
+"_ctc_loss", s(1), s(1, 50, 21), log_probs=s(50, 20), targets=i(10)
+"_ctc_loss_backward", s(50, 20), grad=s(1), log_probs=s(50, 20), targets=i(9), log_alpha=s(50, 21)
 "multinomial", i(0, 3), self=s(0, 9), num_samples=3
 """
 

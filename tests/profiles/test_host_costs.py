@@ -113,6 +113,7 @@ def test_a_scaled_host_keeps_what_belongs_to_the_device() -> None:
     costs = {"op_us": 6.0, "kernel_gap_us": 1.1, "backward_share": 0.8}
 
     assert scaled_costs(costs, 0.5) == {"op_us": 3.0, "kernel_gap_us": 1.1, "backward_share": 0.8}
+    assert scaled_costs({"op_us": 1.0}, 1 / 3) == {"op_us": 0.333}
 
 
 @needs_traces
@@ -148,6 +149,8 @@ def test_a_cost_is_read_where_it_is_seen_five_times() -> None:
     costs = costs_of(launches(5, 3.0), find_gpu("H100"))
 
     assert costs is not None and costs["launch_us"] == 3.0
+    # Its kernels start while the calls run.
+    assert costs["launch_latency_us"] == 0
 
 
 @pytest.mark.parametrize(

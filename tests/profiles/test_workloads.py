@@ -201,3 +201,26 @@ def test_a_workload_is_measured_in_a_forecast_as_on_a_gpu(
         assert gzip.decompress(trace).count(b"ProfilerStep#") == 3
     assert str(WORKLOADS) not in sys.path
     assert sum(step["count"] for step in forecast.steps) >= 15
+
+
+@pytest.mark.parametrize(
+    ("host_us", "filling_us", "fillings"),
+    [(100.0, 30.0, 6), (100.0, 500.0, 1), (10.0, 0.5, 16), (10.0, 0.0, 16)],
+)
+def test_the_gpu_is_kept_busy_half_as_long_again_as_the_host_needs(
+    monkeypatch: pytest.MonkeyPatch, host_us: float, filling_us: float, fillings: int
+) -> None:
+    """What lies before each of three runs; of filling no less than a microsecond is believed."""
+    times_us = iter((host_us, filling_us))
+    done: list[str] = []
+    filler = SimpleNamespace(sum=lambda: done.append("fill"))
+    event = SimpleNamespace(record=lambda: None, elapsed_time=lambda end: 0.02)
+    monkeypatch.setattr(workloads, "_host_us", lambda call: next(times_us))
+    monkeypatch.setattr("torch.zeros", lambda numel, device: filler)
+    monkeypatch.setattr("torch.cuda.Event", lambda enable_timing: event)
+    monkeypatch.setattr("torch.cuda.synchronize", lambda: None)
+
+    found = workloads._figures_by_events(lambda: done.append("step"), step_us=25.0)
+
+    assert done == ["fill"] + 3 * [*(fillings * ["fill"]), "step"]
+    assert (found["gpu_busy_us"], found["host_bound"]) == (20.0, False)

@@ -161,3 +161,15 @@ def test_without_a_launch_that_shows_it_queued_kernels_are_a_microsecond_and_a_h
     assert [us(item) for item in replayed(profile, [20 * US, 9 * US]).events] == [
         (5, 25), (26.5, 35.5),
     ]  # fmt: skip
+
+
+def test_a_kernel_that_was_late_follows_the_one_before_it_as_the_others_do() -> None:
+    spans = [(8, 60), (61, 130), (131, 200), (230, 240)]
+    profile = profile_of(
+        [launch(10 * index) for index in range(4)],
+        [kernel(*span, index) for index, span in enumerate(spans)],
+    )
+
+    *_, last = replayed(profile, [52 * US, 69 * US, 169 * US, 10 * US]).events
+
+    assert us(last) == (301, 311)

@@ -49,6 +49,8 @@ def test_figures_are_of_the_median_step_in_microseconds() -> None:
         loader_us=2.5, gpu_idle_share=0.30086, bound="host", peak_allocated_bytes=5,
         peak_reserved_bytes=7,
     )  # fmt: skip
+    halves = (step(9.0, event(0, 5), loader_us=loader_us) for loader_us in (1.0, 2.001))
+    assert step_figures(profile(*halves)).loader_us == 1.5
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,15 @@ def test_a_known_difference_has_its_reason() -> None:
     assert (found.num_by_name, found.num_excused) == (3, 1)
 
 
+def test_a_reason_excuses_no_operator_that_is_missing_elsewhere() -> None:
+    found = paired(
+        "aten::linear[aten::reshape[aten::view] aten::addmm] x[aten::view]",
+        "aten::linear[aten::view aten::addmm] x",
+    )
+
+    assert (found.num_by_name, found.num_excused) == (4, 1)
+
+
 def test_what_is_called_elsewhere_needs_no_excuse() -> None:
     found = paired(
         "aten::linear[aten::reshape[aten::view] aten::addmm]",
