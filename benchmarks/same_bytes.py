@@ -104,7 +104,7 @@ def written(package: Path, folder: Path) -> Iterator[dict[str, bytes]]:
         **os.environ,
         "PYTHONPATH": str(package),
         "OMP_NUM_THREADS": "1",
-        "SOURCE_DATE_EPOCH": "",
+        "SOURCE_DATE_EPOCH": "0",  # numpy reads a number
         "COLUMNS": "100",
         "XDG_CACHE_HOME": str(folder.parent / "cache"),
     }

@@ -70,9 +70,9 @@ class Streams:
         """When a kernel starts that is the next on a stream; counts the gap before it."""
         free_ns = self._free_ns
         start_ns = launched_ns + self.latency_ns
-        last_end_ns = self._last_end.get(stream, -1)
-        after_ns = last_end_ns + self._gap_ns if last_end_ns >= 0 else 0
-        if start_ns < after_ns:
+        last_end_ns = self._last_end.get(stream)
+        if last_end_ns is not None and start_ns < last_end_ns + self._gap_ns:
+            after_ns = last_end_ns + self._gap_ns
             self.gaps_ns += after_ns - max(start_ns, last_end_ns)
             start_ns = after_ns
         waits_ns = free_ns.get(stream, 0)

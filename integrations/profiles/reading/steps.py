@@ -61,8 +61,6 @@ def _with_latencies(
     for mark, events in zip(marks, groups, strict=True):
         end_ns = max([mark.end_ns, *(event.end_ns for event in events)])
         latency_ns = max(0, end_ns - max(done_ns, mark.start_ns))
-        if end_ns > done_ns > mark.start_ns:
-            latency_ns = end_ns - done_ns
         first, end = bisect_left(starts, mark.start_ns), bisect_left(starts, mark.end_ns)
         loader_ns = spent[max(first, end)] - spent[first]
         steps.append(
