@@ -40,6 +40,7 @@ NOT_OF_TORCH = {
         "_bootstrap_inner",
     ),
     *("_build_backward_module", "_exit", "_exit_function", "_extra_reducers", "_field_defaults"),
+    "_fields",
     *("_file_openers", "_frozen_importlib", "_frozen_importlib_external", "_get_modules"),
     *("_getframe", "_io", "_lru_cache_wrapper", "_NormalAccessor", "_obj"),
     *("_nvmlGetFunctionPointer_cache", "_original_stdstream_copy", "_process_distributed_profiles"),
