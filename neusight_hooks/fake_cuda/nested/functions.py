@@ -209,12 +209,21 @@ def _length(self: NestedTensor) -> int:
     return len(self.lengths)
 
 
-@on_nested("matmul", "bmm", "__matmul__")
+@on_nested("matmul", "__matmul__")
 def _matmul(self: Any, other: Any) -> NestedTensor:
-    """Part by part, of two nested ones (NestedTensorMatmul.cpp)."""
+    """Of two nested ones (NestedTensorMatmul.cpp)."""
     if not (isinstance(self, NestedTensor) and isinstance(other, NestedTensor)):
         raise RuntimeError("Expected both to be nested, but got a nested and a non-nested one")
-    parts = [a @ b for a, b in zip(_parts(self), _parts(other), strict=True)]
+    return _bmm(self, other)
+
+
+@on_nested("bmm")
+def _bmm(self: Any, other: Any) -> NestedTensor:
+    """Part by part; one of both may be a plain batch of matrices (cuda/NestedTensorMatmul.cu)."""
+    left, right = (
+        _parts(each) if isinstance(each, NestedTensor) else each.unbind() for each in (self, other)
+    )
+    parts = [a @ b for a, b in zip(left, right, strict=True)]
     if len({tuple(part.shape[1:]) for part in parts}) == 1:
         return from_parts(parts)
     raise NotImplementedError(

@@ -77,6 +77,7 @@ CASES: dict[str, Callable[[str], Any]] = {
     ],
     "linear": lambda d: nn.Linear(8, 4, device=d)(nested(d)),
     "cut": lambda d: [*nested(d).chunk(2, -1), *nested(d).split([2, 6], -1)],
+    "a product with a plain batch": lambda d: torch.bmm(nested(d), torch.ones(2, 8, 4, device=d)),
     "products": lambda d: [nested(d) @ weights(d), torch.bmm(nested(d), weights(d))],
     "heads": lambda d: nested(d).reshape(2, -1, 2, 4).transpose(1, 2),
     "trained": trained,
