@@ -214,7 +214,8 @@ def _matmul(self: Any, other: Any) -> NestedTensor:
     """Of two nested ones (NestedTensorMatmul.cpp)."""
     if not (isinstance(self, NestedTensor) and isinstance(other, NestedTensor)):
         raise RuntimeError("Expected both to be nested, but got a nested and a non-nested one")
-    return _bmm(self, other)
+    product: NestedTensor = _bmm(self, other)
+    return product
 
 
 @on_nested("bmm")
