@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,17 @@ def test_a_script_that_fails_says_why_in_a_line(script: str, width: str, problem
     assert point.problem == problem
     assert (point.row, point.gpu, point.gpu_hours) == (None, "", None)
     assert point.to_json()["exposed_communication_us"] is None
+
+
+@pytest.mark.parametrize(
+    ("printed", "line"),
+    [(b"", ""), (b"one", "one"), (b"a\n neusight: two \n\n", "two"), (b"neusight: three", "three")],
+)
+def test_the_last_line_of_what_a_script_printed_is_its_reason(printed: bytes, line: str) -> None:
+    errors = io.BytesIO()
+    errors.write(printed)
+
+    assert points._last_line(errors) == line
 
 
 def test_a_script_without_cuda_says_what_to_do(tmp_path: Path) -> None:
