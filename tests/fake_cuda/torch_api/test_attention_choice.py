@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -16,6 +17,7 @@ GOLDEN = SHARED / "data" / "attention_choice"
 CAPABILITIES = {
     number: divmod(number, 10) for number in (70, 75, 80, 86, 89, 90, 100, 103, 110, 120, 121)
 }
+choose = partial(choose_attention, compute_capability=(9, 0), cudnn_version=92000)
 LETTERS = {"C": "cudnn", "F": "flash", "E": "efficient", "M": "math", "X": "error"}
 
 #: Torch's answers (2.13.0, cuDNN 9.20), one letter for each of CAPABILITIES in order.
@@ -247,7 +249,7 @@ def test_every_recorded_call_gets_the_recorded_backend(architecture: int) -> Non
     assert set(golden) == set(CALLS)
 
     chosen = {
-        name: choose_attention(call, compute_capability=CAPABILITIES[architecture])
+        name: choose(call, compute_capability=CAPABILITIES[architecture])
         for name, call in CALLS.items()
     }
 
@@ -257,11 +259,17 @@ def test_every_recorded_call_gets_the_recorded_backend(architecture: int) -> Non
 @pytest.mark.parametrize("name", EXTRACT)
 def test_the_extract_gets_the_recorded_backend(name: str) -> None:
     chosen = [
-        choose_attention(CALLS[name], compute_capability=capability)
+        choose(CALLS[name], compute_capability=capability)
         for capability in CAPABILITIES.values()
     ]
 
     assert chosen == [LETTERS[letter] for letter in EXTRACT[name]]
+
+
+def test_a_call_has_the_defaults_of_torch() -> None:
+    spec = contiguous(2, 8, 128, 64)
+
+    assert AttentionCall(spec, spec, spec) == attention()
 
 
 def test_there_are_as_many_calls_as_were_recorded() -> None:
@@ -272,7 +280,7 @@ def test_the_environment_can_put_cudnn_last() -> None:
     order = priority((9, 0), 92000, cudnn_deprioritized=True)
 
     assert order == ("flash", "efficient", "math", "cudnn")
-    assert choose_attention(replace(attention(), priority=order)) == "flash"
+    assert choose(replace(attention(), priority=order)) == "flash"
 
 
 EXPANDED = TensorSpec((2, 1, 128, 128), (128, 128, 1, 0), "bool")  # along the keys
@@ -295,14 +303,14 @@ EXPANDED = TensorSpec((2, 1, 128, 128), (128, 128, 1, 0), "bool")  # along the k
 def test_cudnn_dropout_priority_and_masks_decide_on_hopper(
     call: AttentionCall, options: dict[str, int], expected: str
 ) -> None:
-    assert choose_attention(call, **options) == expected  # type: ignore[arg-type]
+    assert choose(call, **options) == expected  # type: ignore[arg-type]
 
 
 def test_the_efficient_kernel_takes_heads_of_one_element_and_none_of_no_element() -> None:
     """Where a GEMM's operands are not aligned (sdp_utils.cpp)."""
     one, none = (attention(D=size, dtype="fp32", only="EFFICIENT_ATTENTION") for size in (1, 0))
 
-    chosen = [choose_attention(call, compute_capability=(7, 0)) for call in (one, none)]
+    chosen = [choose(call, compute_capability=(7, 0)) for call in (one, none)]
 
     assert chosen == ["efficient", "error"]
 
@@ -314,7 +322,7 @@ def test_elements_of_heads_lie_side_by_side_where_a_head_has_several(
     spaced = TensorSpec((2, 8, 128, dim), (8 * 128 * 4 * dim, 128 * 4 * dim, 4 * dim, 4), "float16")
     call = replace(attention(D=dim), query=spaced, key=spaced, value=spaced)
 
-    assert choose_attention(call, compute_capability=(8, 0)) == expected
+    assert choose(call, compute_capability=(8, 0)) == expected
 
 
 @pytest.mark.parametrize(
@@ -333,4 +341,4 @@ def test_elements_of_heads_lie_side_by_side_where_a_head_has_several(
     ],
 )
 def test_amd_never_takes_cudnn(call: AttentionCall, expected: str) -> None:
-    assert choose_attention(call, compute_capability=(9, 4), vendor="amd") == expected
+    assert choose(call, compute_capability=(9, 4), vendor="amd") == expected

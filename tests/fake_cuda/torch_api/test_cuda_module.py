@@ -313,10 +313,12 @@ def test_the_properties_are_those_of_the_gpu_and_of_its_architecture() -> None:
             found.regs_per_multiprocessor, found.shared_memory_per_block,
             found.shared_memory_per_block_optin, found.shared_memory_per_multiprocessor,
             found.L2_cache_size, found.clock_rate, found.memory_clock_rate, found.memory_bus_width,
+            found.pci_bus_id, found.pci_device_id, found.pci_domain_id,
+            found.is_integrated, found.is_multi_gpu_board,
         )  # fmt: skip
 
     assert numbers == (
-        32, 2048, 1024, 65536, 49152, 232448, 233472, 50 * 2**20, 1_830_000, 0, 0
+        32, 2048, 1024, 65536, 49152, 232448, 233472, 50 * 2**20, 1_830_000, *[0] * 7
     )  # fmt: skip
 
 
