@@ -259,8 +259,7 @@ def test_every_recorded_call_gets_the_recorded_backend(architecture: int) -> Non
 @pytest.mark.parametrize("name", EXTRACT)
 def test_the_extract_gets_the_recorded_backend(name: str) -> None:
     chosen = [
-        choose(CALLS[name], compute_capability=capability)
-        for capability in CAPABILITIES.values()
+        choose(CALLS[name], compute_capability=capability) for capability in CAPABILITIES.values()
     ]
 
     assert chosen == [LETTERS[letter] for letter in EXTRACT[name]]
