@@ -258,6 +258,21 @@ def test_copies_have_padded_channels_as_a_public_profile_shows() -> None:
     )
 
 
+def test_copies_of_a_grouped_convolution_have_the_weights_of_each_group() -> None:
+    """12 channels to 20 in two groups: 16 and 24 when padded, of the image and of the result."""
+    image, result = tensor(3, 12, 8, 8, dtype="float16"), tensor(3, 20, 8, 8, dtype="float16")
+    arguments = (
+        ("input", image), ("weight", tensor(20, 6, 3, 3, dtype="float16")), ("bias", None),
+        ("stride", (1, 1)), ("padding", (1, 1)), ("dilation", (1, 1)), ("transposed", False),
+        ("groups", 2),
+    )  # fmt: skip
+    call = OpSignature("aten::convolution", "default", arguments, (result,))
+
+    [need] = Workspaces(find_gpu("H100"), "2.6.0").of(call, MATH)
+
+    assert need.num_bytes == (3 * 64 * (16 + 24) + 24 * 16 // 2 * 9) * 2 + 512
+
+
 def test_flash_backward_sums_dq_in_float() -> None:
     found = Workspaces(find_gpu("H100"), "2.13.0")
     op = "aten::_scaled_dot_product_flash_attention_backward"
