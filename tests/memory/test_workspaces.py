@@ -211,7 +211,8 @@ def test_flash_backward_rounds_rows_and_columns_of_its_sums(
     def needs(op: str, *shape: int) -> list[int]:
         query = tensor(*shape, dtype="float16")
         arguments = (("grad_out", query), ("query", query), ("key", query), ("value", query))
-        return [n.num_bytes for n in found.of(OpSignature(op, "default", arguments, (query,)), MATH)]
+        signature = OpSignature(op, "default", arguments, (query,))
+        return [need.num_bytes for need in found.of(signature, MATH)]
 
     sums = 3 * 5 * padded_rows * (padded_width + 1) * 4
     assert needs(by_heads, 3, 5, rows, width) == needs(by_rows, 3, rows, 5, width) == [sums]
