@@ -106,9 +106,9 @@ def program(text: str, *, kind: StepKind = "train") -> Recording:
 
 
 TWO_BLOCKS = """alloc 0 512, begin net.0, forward net.0, alloc 1 1000, forward net.0.fc,
-    alloc 2 600, free 2, forward net.0, alloc 3 400, end net.0, begin net.1, forward net.1, alloc 4 300,
-    alloc 5 700, free 3, end net.1, forward, alloc 6 8, backward, backward net.1, alloc 7 9, free 4,
-    free 5, backward net.0, free 1, free 0, free 6 1"""
+    alloc 2 600, free 2, forward net.0, alloc 3 400, end net.0, begin net.1, forward net.1,
+    alloc 4 300, alloc 5 700, free 3, end net.1, forward, alloc 6 8, backward, backward net.1,
+    alloc 7 9, free 4, free 5, backward net.0, free 1, free 0, free 6 1"""
 
 
 def test_a_checkpointed_block_runs_again_before_its_backward() -> None:
