@@ -82,7 +82,7 @@ def test_programs_are_advised_as_the_golden_table_has_it() -> None:
         lines.append(f"{name}: {forecast.step_latency_us.median}")
         for advice in advice_for(forecast, smallest_gain=-10.0):
             what = re.sub(r"\.py:\d+", ".py", advice.what)
-            lines.append(f"  {advice.kind} {advice.latency_us} {advice.gain:.6f} {what}")
+            lines.append(f"  {advice.kind} {advice.latency_us} {advice.to_json()['gain']} {what}")
 
     require_golden("advice.txt", lines)
 
