@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import neusight
 from neusight.fake_cuda.distributed.rank import Rank
 from neusight.integrations.cli.planning import points
 from neusight.integrations.cli.planning.candidates import Candidate
@@ -89,6 +90,16 @@ def test_a_candidate_has_a_point_for_each_gpu(
     assert row.cost_per_thousand_steps == pytest.approx(500 * (points[1].gpu_hours or 0))
     assert points[1].exposed_communication_us > 0
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.filterwarnings("ignore::neusight.session.NoCudaWorkWarning")
+def test_a_step_that_does_nothing_communicates_nothing() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        pass
+
+    [point] = points._points(Candidate((), Program("train.py", ())), [forecast], {})
+
+    assert (point.exposed_communication_us, point.gpu_hours) == (0.0, 0.0)
 
 
 def test_what_does_not_fit_says_how_much_is_needed(script: str) -> None:
