@@ -105,6 +105,7 @@ def test_the_table_in_full() -> None:
         for value, ms, used in (("1", 100, 1), ("2", 101, 3), ("4", 150, 90))
     ]
     steps[2] = replace(steps[2], latency_us=0.0)
+    little = "█" * 2 + "·" * 22
     cheap = replace(point("1", 16, 10), cost_per_million_tokens=0.1234, tokens_per_second=625.4)
     unknown = replace(point("2", 10, 10), tokens_per_second=62.6)
 
@@ -121,7 +122,7 @@ def test_the_table_in_full() -> None:
         "H100",
         "lr  ms a step      80 % range   bound         GiB  fits  tokens/s  1M tokens",
         f"1       16.00  14.40 to 17.60  memory  10.0 of 80   yes       625      0.123  {'█' * 24}",
-        f"2       10.00   9.00 to 11.00  memory  10.0 of 80   yes        63          0  ██{'·' * 22}",
+        f"2       10.00   9.00 to 11.00  memory  10.0 of 80   yes        63          0  {little}",
         "most tokens/s that fit: lr 1; largest that fits: 2",
     ]
     assert SweepPoint("9", gpu="", failure="no").to_json() == {
