@@ -305,6 +305,96 @@ def test_cudnn_dropout_priority_and_masks_decide_on_hopper(
     assert choose(call, **options) == expected  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("only", "dtype", "first", "letters"),
+    [
+        ("FLASH_ATTENTION", "fp16", (8, 0), "XFFX"),
+        ("EFFICIENT_ATTENTION", "fp32", (5, 0), "XEEX"),
+        ("CUDNN_ATTENTION", "fp16", (8, 0), "XCCX"),
+    ],
+)
+def test_each_kernel_is_built_for_architectures_from_its_first_to_consumer_blackwell(
+    only: str, dtype: str, first: tuple[int, int], letters: str
+) -> None:
+    """sdp_utils.cpp: before the first, the first, sm121 and what comes after it."""
+    capabilities = [(first[0] - 1, 9), first, (12, 1), (12, 2)]
+    call = attention(dtype=dtype, only=only)
+
+    chosen = [choose(call, compute_capability=capability) for capability in capabilities]
+
+    assert chosen == [LETTERS[letter] for letter in letters]
+
+
+@pytest.mark.parametrize(
+    ("capability", "letters"),
+    [
+        ((8, 5), "FFFFFFX"), ((8, 6), "FXXFXFX"), ((8, 9), "FXXFXFX"), ((9, 0), "FFFFFFX"),
+        ((11, 9), "FFFFFFX"), ((12, 0), "FXXFXFX"), ((12, 1), "FXXFXFX"),
+    ],
+)  # fmt: skip
+def test_wide_heads_have_no_gradient_on_chips_with_little_shared_memory(
+    capability: tuple[int, int], letters: str
+) -> None:
+    flash = partial(attention, grad=1, only="FLASH_ATTENTION")
+    calls = [flash(D=size) for size in (192, 193, 224, 225)]
+    calls += [flash(D=225, dropout_p=0.1), flash(D=256), flash(D=257)]
+
+    chosen = [choose(call, compute_capability=capability) for call in calls]
+
+    assert chosen == [LETTERS[letter] for letter in letters]
+    assert choose(attention(D=224, only="FLASH_ATTENTION"), compute_capability=(8, 6)) == "flash"
+
+
+CUDNN = partial(attention, only="CUDNN_ATTENTION")
+
+
+@pytest.mark.parametrize(
+    ("call", "capability", "version", "is_taken"),
+    [
+        (CUDNN(), (9, 0), 89999, False), (CUDNN(), (9, 0), 90000, True),
+        (CUDNN(dropout_p=1 / 16), (9, 0), 91100, True),
+        (CUDNN(dropout_p=1 / 16), (9, 0), 91101, False),
+        (CUDNN(dropout_p=1 / 16), (9, 0), 91399, False),
+        (CUDNN(dropout_p=1 / 16), (9, 0), 91400, True),
+        (CUDNN(dropout_p=1 / 32), (9, 0), 92000, False),
+        (CUDNN(dropout_p=1 / 16, S=1, L=8), (9, 0), 92000, False),
+        (CUDNN(S=1, L=8), (9, 0), 92000, True), (CUDNN(S=8, L=1), (9, 0), 92000, False),
+        (CUDNN(S=8, L=2), (9, 0), 92000, True),
+        (CUDNN(D=128), (8, 0), 90000, True), (CUDNN(D=136), (8, 0), 92000, False),
+        (CUDNN(D=256), (9, 0), 90999, False), (CUDNN(D=256), (9, 0), 91000, True),
+        (CUDNN(D=264), (9, 0), 92000, False), (CUDNN(D=256), (9, 1), 92000, False),
+        (CUDNN(D=192, Dv=128), (10, 0), 91099, False), (CUDNN(D=192, Dv=128), (10, 0), 91100, True),
+        (CUDNN(D=192, Dv=128), (11, 0), 92000, False),
+        (CUDNN(D=192, Dv=136), (10, 3), 92000, False),
+        (CUDNN(D=184, Dv=128), (10, 0), 92000, False),
+        (CUDNN(D=124), (9, 0), 92000, False), (CUDNN(D=64, Dv=60), (9, 0), 92000, False),
+        (CUDNN(H=8, Hk=2, enable_gqa=True), (9, 0), 92000, True),
+        (CUDNN(H=8, Hk=3, enable_gqa=True), (9, 0), 92000, False),
+    ],
+)  # fmt: skip
+def test_what_cudnn_takes_depends_on_its_version(
+    call: AttentionCall, capability: tuple[int, int], version: int, is_taken: bool
+) -> None:
+    found = choose(call, compute_capability=capability, cudnn_version=version)
+
+    assert found == ("cudnn" if is_taken else "error")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "capability", "dim"), [("fp32", (8, 0), 4), ("fp16", (7, 0), 8), ("fp32", (7, 5), 1)]
+)
+def test_heads_of_the_efficient_kernel_are_aligned_where_tensor_cores_read_them(
+    dtype: str, capability: tuple[int, int], dim: int
+) -> None:
+    calls = [
+        attention(dtype=dtype, D=60 + more, only="EFFICIENT_ATTENTION") for more in range(1, 9)
+    ]
+
+    chosen = [choose(call, compute_capability=capability) for call in calls]
+
+    assert chosen == ["error" if more % dim else "efficient" for more in range(61, 69)]
+
+
 def test_the_efficient_kernel_takes_heads_of_one_element_and_none_of_no_element() -> None:
     """Where a GEMM's operands are not aligned (sdp_utils.cpp)."""
     one, none = (attention(D=size, dtype="fp32", only="EFFICIENT_ATTENTION") for size in (1, 0))
