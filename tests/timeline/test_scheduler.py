@@ -353,7 +353,7 @@ ENTRIES = st.lists(
 )
 
 
-@settings(derandomize=True, max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(ENTRIES, st.sampled_from([ROUND, PLAIN]), st.integers(1, 4))
 def test_what_holds_for_every_timeline(entries: list[Entry], host: HostProfile, count: int) -> None:
     timeline = timeline_of(*entries, count=count, host=host)
@@ -401,7 +401,7 @@ def _assert_nested(intervals: list[tuple[int, int]]) -> None:
         stack.append(end)
 
 
-@settings(derandomize=True, max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(ENTRIES, st.integers(0, 50), st.sampled_from(["kernel_40", "math_300"]))
 def test_more_work_is_never_faster(entries: list[Entry], where: int, name: str) -> None:
     more = [*entries[:where], op(name), *entries[where:]]

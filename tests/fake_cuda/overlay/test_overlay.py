@@ -236,7 +236,7 @@ def test_names_of_one_file_stay_so_where_one_of_them_or_its_folder_moved(
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(actions=st.lists(step, max_size=8))
 def test_it_does_what_the_file_system_does_and_leaves_all_as_it_was(
     actions: list[tuple[Any, ...]],
