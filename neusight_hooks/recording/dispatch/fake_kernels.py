@@ -223,6 +223,12 @@ class FakeKernels:
         if missing is not None:
             raise missing
 
+    def require_one_device(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Raises what torch says where the operands of an op are on several devices."""
+        tensors = flattened((*args, *kwargs.values()), torch.Tensor)
+        if len({tensor.device for tensor in tensors}) > 1:
+            raise RuntimeError(_device_mismatch_text(func, args, kwargs))
+
     def _eager_error(
         self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Exception | None:

@@ -32,14 +32,16 @@ def handles(*functions: Any) -> Callable[[Handler], Handler]:
     return register
 
 
-def allocates(*functions: Any) -> Callable[[Allocation], Allocation]:
+def allocates(*functions: Any, on_one_device: bool = True) -> Callable[[Allocation], Allocation]:
     """Registers what an op returns that torch cannot run without data: the function makes it of the
-    op's arguments, and the op is recorded."""
+    op's arguments, which are on one device, and the op is recorded."""
 
     def register(allocate: Allocation) -> Allocation:
         @handles(*functions)
         @functools.wraps(allocate)
         def handler(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+            if on_one_device:
+                recorder.fake_kernels.require_one_device(func, args, kwargs)
             out = allocate(recorder, args, kwargs)
             recorder.record_handled(func, args, kwargs, out)
             return out
