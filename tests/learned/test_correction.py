@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from neusight.predictors import Kernel, KernelClass, Tiled, find_gpu, gpus, predict
@@ -226,6 +226,7 @@ def test_shapes_outside_the_training_are_reported() -> None:
     st.integers(0, 2**20),
     st.sampled_from(["bfloat16", "float16"]),
 )
+@example("H100-NVL-94GB", 16, 17, 0, "bfloat16")
 def test_corrected_times_stay_finite_and_above_the_roofline(
     name: str, m: int, n: int, k: int, dtype: str
 ) -> None:

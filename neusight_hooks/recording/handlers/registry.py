@@ -40,9 +40,14 @@ def allocates(*functions: Any, on_one_device: bool = True) -> Callable[[Allocati
         @handles(*functions)
         @functools.wraps(allocate)
         def handler(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+            kernels = recorder.fake_kernels
             if on_one_device:
-                recorder.fake_kernels.require_one_device(func, args, kwargs)
-            out = allocate(recorder, args, kwargs)
+                kernels.require_one_device(func, args, kwargs)
+            kernels.refuse(func, args, kwargs)
+            try:
+                out = allocate(recorder, args, kwargs)
+            except (IndexError, TypeError, ValueError) as error:
+                raise kernels.stated_error(func, args, kwargs) or error from None
             recorder.record_handled(func, args, kwargs, out)
             return out
 

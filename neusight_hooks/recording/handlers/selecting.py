@@ -183,6 +183,7 @@ def _index_put(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any
     recorder.fake_kernels.refuse(func, args, kwargs)
     value = args[2]
     if value.dim() > 0 and value.numel() > 1:
+        recorder.fake_kernels.require_one_device(func, (args[0], value), {})
         # As many values are put as were selected before: the shape of the value says how many.
         recorder.wait("nonzero")
         out = (

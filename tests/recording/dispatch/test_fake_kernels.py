@@ -56,6 +56,14 @@ def on_gpu(*shape: int) -> torch.Tensor:
             lambda: torch.bincount(torch.zeros(4, dtype=torch.long, device="cuda"), on_cpu(4)),
             "got weights is on cpu, different from other tensors on cuda:0",
         ),
+        (
+            lambda: on_gpu(4).__setitem__(torch.tensor([0, 1]), on_cpu(2)),
+            "found at least two devices, cuda:0 and cpu!",
+        ),
+        (
+            lambda: on_gpu(4).__setitem__(on_gpu(4) > 0, on_cpu(2)),
+            "found at least two devices, cuda:0 and cpu!",
+        ),
         (lambda: torch.allclose(on_gpu(4), on_cpu(4)), "on the same device"),
         (lambda: torch.equal(on_gpu(4), on_cpu(4)), "on the same device"),
         (lambda: torch.linalg.lstsq(on_gpu(4, 4), on_cpu(4, 2)), "on the same device"),
