@@ -219,7 +219,8 @@ def _wrong_counts(args: Sequence[Any]) -> bool:
 
 def _descending(args: Sequence[Any]) -> bool:
     """Whether the ends of a range, 0 and 1 where they are not stated, lie the wrong way round."""
-    start, end = (*args[1:3], *(0.0, 1.0)[len(args) - 1 :])
+    start = args[1] if len(args) > 1 else 0.0
+    end = args[2] if len(args) > 2 else 1.0
     return bool(start > end)
 
 
