@@ -149,7 +149,6 @@ TESTED_WITH = {
     "neusight.integrations.serving": "cli/commands/test_serve.py",
     "neusight.integrations.suites": "suites/test_evaluation.py",
     "neusight.memory.allocator_settings": "memory/test_allocator.py",
-    "neusight.memory.encoder": "ops/products/test_encoder.py",
     "neusight.ops.rows.rms_norm": "ops/rows/test_normalization.py",
     "neusight.output.names.native": "output/names/test_kernel.py",
     "neusight.output.trace": "output/test_trace.py",

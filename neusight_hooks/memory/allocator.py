@@ -421,8 +421,7 @@ def _next_division(num_bytes: int, divisions: int) -> int:
     power = 1 << (num_bytes.bit_length() - 1)
     if num_bytes == power:
         return num_bytes
-    part = power // (1 << (divisions.bit_length() - 1))
-    return round_up(num_bytes, part) if part else power * 2
+    return round_up(num_bytes, power // (1 << (divisions.bit_length() - 1)))
 
 
 def round_up(num_bytes: int, unit: int) -> int:

@@ -136,7 +136,7 @@ def step_latency_of(
     low = waits + max(0.0, busy - below * overlap, host_us * host.fastest)
     high = waits + max(busy + above * overlap, host_us * host.slowest)
     return StepLatency(
-        median=round(latency, 3),
+        median=latency,
         low=round(min(latency, low), 3),
         high=round(max(latency, high), 3),
     )

@@ -81,6 +81,13 @@ def test_neighbours_coalesce_when_freed() -> None:
     assert allocator.reserved == 20 * MIB
 
 
+def test_nothing_is_held_at_first() -> None:
+    new = Allocator()
+
+    assert (new.allocated, new.reserved, new.peak_allocated, new.peak_reserved) == (0, 0, 0, 0)
+    assert (new.reserved_for_graphs, new.num_retries, new.segments()) == (0, 0, [])
+
+
 def test_unknown_storage_is_not_freed() -> None:
     assert Allocator().free("never") is False
 
@@ -227,6 +234,24 @@ def test_memory_lies_in_the_upper_half_of_a_programs_address_space() -> None:
         allocator.allocate(name, 30 * MIB)
 
     assert all(2**46 <= address < 2**47 for address, _ in live_blocks(allocator))
+
+
+def test_each_pool_has_an_expandable_segment_far_from_the_others() -> None:
+    allocator = Allocator(settings=EXPANDABLE)
+    sizes = {"large": 30 * MIB, "small": 512, "behind": 40 * MIB}
+
+    for name, num_bytes in sizes.items():
+        allocator.allocate(name, num_bytes)
+    allocator.allocate("other stream", 512, 1)
+
+    first = 0x7F0000000000
+    places = {name: allocator.address_of(name) - first for name in (*sizes, "other stream")}
+    assert places == {
+        "large": 0,
+        "small": 2**42,
+        "behind": 30 * MIB,
+        "other stream": 2 * 2**42,
+    }
 
 
 def test_a_segment_grows_behind_what_is_held_once_its_end_went_back() -> None:

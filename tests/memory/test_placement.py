@@ -15,6 +15,7 @@ import torch
 from neusight.memory.placement import (
     ALLOCATOR_OPTION,
     FRACTION_OPTION,
+    MemoryEvent,
     MemoryTimeline,
     memory_of,
     memory_on,
@@ -74,6 +75,12 @@ def test_workspace_of_the_first_product_is_kept_and_one_for_each_thread() -> Non
         (MIB, "activation"),
     ]
     assert memory.steps[-1].end_allocated == 64 * MIB
+    made, taken = memory.events[:2]
+    assert made == MemoryEvent(0, 0, MIB, 0x7F0000000000, MIB, 2 * MIB, entries[1])
+    workspace = Alloc(-1, 32 * MIB, "(cuBLAS)", "aten::mm", "forward", "workspace")
+    assert taken == MemoryEvent(
+        0, 0, 32 * MIB, 0x7F0000000000 + 2 * MIB, 33 * MIB, 34 * MIB, workspace
+    )
 
 
 def test_a_passing_workspace_lies_beside_what_its_op_returns() -> None:
@@ -235,6 +242,39 @@ def test_a_program_that_keeps_something_of_each_step_runs_out_in_the_step_that_i
     assert failure is not None
     assert (failure.step, failure.op, failure.num_bytes) == (25, "aten::mm", 40 * MIB)
     assert memory_of(recording(entries, count=25), capacity_bytes=1000 * MIB).fits
+
+
+@pytest.mark.parametrize(
+    ("capacity_mib", "left"),
+    [(100 + 10 + 4 * 12, 2), (100 + 10 + 4 * 10, 0), (100, 0), (100 + 10 + 4 * 15 - 1, 4)],
+)
+def test_steps_that_keep_something_are_left_as_long_as_there_is_room(
+    capacity_mib: int, left: int
+) -> None:
+    """Ten steps of 4 MiB each, beside 10 MiB for a moment, and a context of 100."""
+    entries = (Alloc(0, 4 * MIB), Alloc(1, 10 * MIB), Free(StorageRef(0, 1)))
+    program = recording(entries, count=10)
+
+    found = memory_of(program, capacity_bytes=capacity_mib * MIB, context_bytes=100 * MIB)
+
+    assert found.steps_left == left
+    assert memory_of(program).steps_left is None
+
+
+def test_of_many_folded_steps_what_they_leave_is_a_thousand_blocks() -> None:
+    found = {
+        count: [
+            event.num_bytes
+            for event in memory_of(recording((Alloc(0, 4 * MIB),), count=count)).events
+        ]
+        for count in (6, 2002, 3003)
+    }
+
+    assert {count: (len(sizes), max(sizes)) for count, sizes in found.items()} == {
+        6: (6, 4 * MIB),
+        2002: (1003, 8 * MIB),
+        3003: (1003, 12 * MIB),
+    }
 
 
 def test_running_out_names_the_op_and_the_module() -> None:

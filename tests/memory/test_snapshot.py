@@ -228,3 +228,76 @@ def test_settings_of_the_allocator_are_those_of_the_program(
     found = memory_snapshot(recording, find_gpu("H100"))["allocator_settings"]
 
     assert found == {"PYTORCH_CUDA_ALLOC_CONF": text, **settings}
+
+
+def test_a_snapshot_of_two_tensors_is_this() -> None:
+    """One of 1000 bytes that is freed, and one of 3 MiB of the backward pass."""
+    entries: tuple[Entry, ...] = (
+        Alloc(0, 1000, "net", "aten::mm", stack=("train.py:12",)),
+        Alloc(1, 3 * MIB, "", "aten::mm", "backward"),
+        Free(StorageRef(0, 0)),
+    )
+    program = Recording((Step("train", entries),), gpu="H100", torch_version="2.13.0")
+    small, large = 0x7F0000000000, 0x7F0000000000 + 2 * MIB
+    segment = {"device": 0, "stream": 0, "segment_pool_id": (0, 0), "is_expandable": False}
+    entry = {"stream": 0, "compile_context": "N/A", "user_metadata": "", "pool_id": (0, 0)}
+    op = {"filename": "??", "line": 0, "name": "aten::mm"}
+    first = [
+        op,
+        {"filename": "??", "line": 0, "name": "net"},
+        {"filename": "??", "line": 0, "name": "forward activation"},
+        {"filename": "train.py", "line": 12, "name": "train.py"},
+    ]
+    second = [op, {"filename": "??", "line": 0, "name": "backward activation"}]
+
+    found = memory_snapshot(program, find_gpu("H100"), times_ns=(5000, 6000, 7999))
+
+    def row(action: str, addr: int, size: int, time_us: int, **more: Any) -> dict[str, Any]:
+        return {
+            **entry, "action": action, "addr": addr, "size": size, "time_us": time_us,
+            "frames": [], **more,
+        }  # fmt: skip
+
+    def block(address: int, size: int, requested: int, frames: list[Any]) -> dict[str, Any]:
+        state = "active_allocated" if requested else "inactive"
+        sizes = {"address": address, "size": size, "requested_size": requested}
+        return {**sizes, "state": state, "frames": frames}
+
+    assert found["segments"] == [
+        {
+            **segment, "address": small, "total_size": 2 * MIB, "allocated_size": 0,
+            "active_size": 0, "requested_size": 0, "segment_type": "small", "frames": [],
+            "blocks": [block(small, 2 * MIB, 0, [])],
+        },
+        {
+            **segment, "address": large, "total_size": 20 * MIB, "allocated_size": 3 * MIB,
+            "active_size": 3 * MIB, "requested_size": 3 * MIB, "segment_type": "large",
+            "frames": [],
+            "blocks": [
+                block(large, 3 * MIB, 3 * MIB, second),
+                block(large + 3 * MIB, 17 * MIB, 0, []),
+            ],
+        },
+    ]  # fmt: skip
+    assert found["device_traces"] == [
+        [
+            row("segment_alloc", small, 2 * MIB, 5, category="unknown"),
+            row("alloc", small, 1000, 5, frames=first, category="activation"),
+            row("segment_alloc", large, 20 * MIB, 6, category="unknown"),
+            row("alloc", large, 3 * MIB, 6, frames=second, category="temporary"),
+            row("free_requested", small, 1000, 7, frames=first),
+            row("free_completed", small, 1000, 7, frames=first),
+        ]
+    ]
+    assert memory_snapshot(program, find_gpu("H100"))["device_traces"][0][-1]["time_us"] == 0
+
+
+@pytest.mark.parametrize(("free_bytes", "shown"), [(-1, 0), (0, 0), (7, 7)])
+def test_what_could_not_be_served_is_in_the_history(free_bytes: int, shown: int) -> None:
+    history = History()
+
+    history.ran_out(9, free_bytes)
+
+    assert list(history.entries) == [
+        {"action": "oom", "size": 9, "device_free": shown, "stream": 0, "time_us": 0, "frames": []}
+    ]

@@ -90,6 +90,18 @@ def test_a_convolution_may_take_as_much_again_as_its_tensors() -> None:
     assert spread_of(needs(1)).optional_bytes == 0
 
 
+def test_what_a_convolution_may_take_more_is_at_most_a_gibibyte() -> None:
+    """Images of 512 MiB, at the host or not."""
+    image, weight, host = spec(2**11, 2**16), spec(1), spec(2**28, device="cpu")
+    sizes = []
+    for inputs in ((image, weight), (image, image), (image, image, weight), (image, host)):
+        arguments = {f"argument_{at}": tensor for at, tensor in enumerate(inputs)}
+        found = spread_of(recording(OpCall(call("convolution", **arguments), MathMode())))
+        sizes.append(found.optional_bytes)
+
+    assert sizes == [512 * MIB + 4, 1024 * MIB, 1024 * MIB, 512 * MIB]
+
+
 def test_what_cudnn_can_do_without_makes_a_peak_and_fails_no_program() -> None:
     plain, wide = Spread(), Spread(optional_bytes=100)
 
@@ -115,16 +127,19 @@ def test_the_largest_unknown_workspace_counts_once() -> None:
 
 def test_before_1_13_all_kernels_were_loaded_with_the_context() -> None:
     """1343 MiB were reported of a V100, whose context is 350 here."""
-    old = spread_of(recording(torch_version="1.10.0"))
+    more = {
+        version: spread_of(recording(torch_version=version)).needed(0, 350 * MIB).high // MIB
+        for version in ("1.10.0", "1.12.1", "1.13.0", "2.0.0")
+    }
 
-    assert old.needed(0, 350 * MIB).high > 1343 * MIB
-    assert spread_of(recording()).needed(0, 350 * MIB).high == 700 * MIB
+    assert more == {"1.10.0": 1350, "1.12.1": 1350, "1.13.0": 700, "2.0.0": 700}
 
 
 def test_ranges_hold_the_peak_and_grow_with_what_is_not_known() -> None:
     plain, wide = Spread(), Spread(workspace_bytes=100)
 
-    assert plain.allocated(1000).low < 1000 < plain.allocated(1000).high
+    assert plain.allocated(1000) == PeakRange(995, 1010)
+    assert plain.needed(1000, 400) == PeakRange(990 + 300, 1030 + 400 + 350 * MIB)
     assert wide.allocated(1000) == PeakRange(995, 1110)
     assert wide.needed(1000, 0) == PeakRange(990, 1130 + 350 * MIB)
 
@@ -143,3 +158,30 @@ def test_another_capacity_is_queried_only_where_the_sum_does_not_decide() -> Non
         )  # fmt: skip
         assert reported == "fits"
     assert asked == [95]
+
+
+@pytest.mark.parametrize(
+    ("fits", "capacity", "least", "verdict", "queried"),
+    [
+        (True, 120, 0, "fits", []),
+        (True, 119, 99, "fits", [99]),
+        (True, 119, 100, "close", [99]),
+        (False, 95, 105, "close", [105]),
+        (False, 95, 106, "does not fit", [105]),
+    ],
+)
+def test_the_verdict_is_that_of_both_ends(
+    fits: bool, capacity: int, least: int, verdict: str, queried: list[int]
+) -> None:
+    """Of 90 to 120 bytes, 100 expected; `least` bytes are enough."""
+    found: list[int] = []
+
+    def fits_into(capacity_bytes: int) -> bool:
+        found.append(capacity_bytes)
+        return capacity_bytes >= least
+
+    reported = verdict_of_memory(
+        fits=fits, needed_bytes=100, needed=PeakRange(90, 120), capacity_bytes=capacity,
+        fits_into=fits_into,
+    )  # fmt: skip
+    assert (reported, found) == (verdict, queried)

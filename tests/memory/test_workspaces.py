@@ -91,8 +91,11 @@ def test_no_workspace_where_the_environment_forbids_it() -> None:
 @pytest.mark.parametrize(
     ("version", "lt"),
     [
+        ("2.0.0", [Need("cuBLASLt", MIB)]),
         ("2.6.0", [Need("cuBLASLt", MIB)]),
-        ("2.9.1", [Need("cuBLASLt", MIB, is_kept=True)]),
+        ("2.7.0", [Need("cuBLASLt", MIB, is_kept=True)]),
+        ("2.10.0", [Need("cuBLASLt", MIB, is_kept=True)]),
+        ("2.11.0", []),
         ("2.13.0+cpu", []),
         ("", []),
     ],
@@ -111,6 +114,24 @@ def test_separate_workspaces_on_request() -> None:
     needs = Workspaces(find_gpu("H100"), "2.13.0", environment).of(bias_product(), MATH)
 
     assert needs[1] == Need("cuBLASLt", 4 * MIB, is_kept=True)
+
+
+@pytest.mark.parametrize(
+    ("environment", "num_bytes"),
+    [
+        ({}, MIB),
+        ({"CUBLASLT_WORKSPACE_SIZE": "1"}, 1024),
+        ({"CUBLASLT_WORKSPACE_SIZE": "all"}, MIB),
+        ({"CUBLASLT_WORKSPACE_SIZE": "0"}, None),
+        ({"TORCH_CUBLASLT_UNIFIED_WORKSPACE": "1"}, None),
+    ],
+)
+def test_cublaslts_own_workspace_is_what_the_environment_says(
+    environment: dict[str, str], num_bytes: int | None
+) -> None:
+    needs = Workspaces(find_gpu("A100"), "2.8.0", environment).of(bias_product(), MATH)
+
+    assert [need.num_bytes for need in needs[1:]] == ([] if num_bytes is None else [num_bytes])
 
 
 def test_torch_before_2_took_none_from_the_allocator() -> None:
@@ -136,6 +157,66 @@ def test_winograd_workspaces_are_those_of_a_public_profile(
         call = convolution(channels, size, backward=backward)
         for math in (MathMode(cudnn_tf32=False), MathMode()):  # a V100 has no TF32
             assert found.of(call, math) == (Need("cuDNN", num_bytes, is_optional=True),)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "forward", "backward"),
+    [
+        (127, 512, 0, 36 * (127 * 512 + 639 * 128) * 4),
+        (128, 128, 36 * (128 * 128 + 256 * 128) * 4, 36 * (128 * 128 + 256 * 128) * 4),
+        (64, 300, 0, 36 * (64 * 300 + 364 * 128) * 4),
+        (300, 63, 0, 0),
+    ],
+)
+def test_winograd_begins_at_128_channels_and_for_weights_at_64(
+    inputs: int, outputs: int, forward: int, backward: int
+) -> None:
+    """32 images of 5 x 8: 2 x 2 tiles each."""
+    image, weight = tensor(32, inputs, 5, 8), tensor(outputs, inputs, 3, 3)
+    result = tensor(32, outputs, 5, 8)
+    shared = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "transposed": False}
+    calls = (
+        {"input": image, "weight": weight, "bias": None, **shared, "groups": 1},
+        {
+            "grad_output": result, "input": image, "weight": weight, **shared, "groups": 1,
+            "output_mask": (True, True, False),
+        },
+    )  # fmt: skip
+    names = ("aten::convolution", "aten::convolution_backward")
+
+    found = [
+        sum(
+            need.num_bytes
+            for need in Workspaces(find_gpu("V100"), "2.13.0").of(
+                OpSignature(name, "default", tuple(given.items()), (result,)), MATH
+            )
+        )
+        for name, given in zip(names, calls, strict=True)
+    ]
+
+    assert found == [forward, backward]
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "padded_rows", "padded_width"),
+    [(128, 32, 128, 32), (129, 33, 256, 64), (300, 65, 384, 96), (1, 1, 128, 32)],
+)
+def test_flash_backward_rounds_rows_and_columns_of_its_sums(
+    rows: int, width: int, padded_rows: int, padded_width: int
+) -> None:
+    by_heads = "aten::_scaled_dot_product_flash_attention_backward"
+    by_rows = "aten::_flash_attention_backward"
+    found = Workspaces(find_gpu("A100"), "2.13.0")
+
+    def needs(op: str, *shape: int) -> list[int]:
+        query = tensor(*shape, dtype="float16")
+        arguments = (("grad_out", query), ("query", query), ("key", query), ("value", query))
+        signature = OpSignature(op, "default", arguments, (query,))
+        return [need.num_bytes for need in found.of(signature, MATH)]
+
+    sums = 3 * 5 * padded_rows * (padded_width + 1) * 4
+    assert needs(by_heads, 3, 5, rows, width) == needs(by_rows, 3, rows, 5, width) == [sums]
+    assert needs(by_rows, rows, 5, width) == [rows * 5 * (padded_width + 1) * 4]  # packed
 
 
 def test_no_winograd_with_a_stride_or_on_tensor_cores() -> None:
@@ -176,6 +257,21 @@ def test_copies_have_padded_channels_as_a_public_profile_shows() -> None:
     assert Workspaces(find_gpu("H100"), "2.6.0").of(call, MATH) == (
         Need("cuDNN", 7561728, is_optional=True),
     )
+
+
+def test_copies_of_a_grouped_convolution_have_the_weights_of_each_group() -> None:
+    """12 channels to 20 in two groups: 16 and 24 when padded, of the image and of the result."""
+    image, result = tensor(3, 12, 8, 8, dtype="float16"), tensor(3, 20, 8, 8, dtype="float16")
+    arguments = (
+        ("input", image), ("weight", tensor(20, 6, 3, 3, dtype="float16")), ("bias", None),
+        ("stride", (1, 1)), ("padding", (1, 1)), ("dilation", (1, 1)), ("transposed", False),
+        ("groups", 2),
+    )  # fmt: skip
+    call = OpSignature("aten::convolution", "default", arguments, (result,))
+
+    [need] = Workspaces(find_gpu("H100"), "2.6.0").of(call, MATH)
+
+    assert need.num_bytes == (3 * 64 * (16 + 24) + 24 * 16 // 2 * 9) * 2 + 512
 
 
 def test_flash_backward_sums_dq_in_float() -> None:

@@ -61,6 +61,17 @@ def test_what_collectives_made_longer_may_be_nothing_or_twice_as_much() -> None:
     assert found == StepLatency(median=70.0, low=50.0, high=100.0)
 
 
+def test_what_a_kernel_waits_for_other_ranks_is_not_its_time() -> None:
+    """Of 100 us it waited 40, and then all 100: its interval is that of the rest, or of nothing."""
+    kernel = kernel_span(microseconds=60.0, low=50.0, high=80.0)
+    waited = kernel._replace(duration_ns=100_000, waited_ns=40_000)
+    step = step_span(microseconds=100.0, busy=60.0)
+
+    assert step_latency_of(step, [waited], HOST) == StepLatency(100.0, 90.0, 120.0)
+    waited = waited._replace(waited_ns=100_000)
+    assert step_latency_of(step, [waited], HOST) == StepLatency(100.0, 100.0, 100.0)
+
+
 def test_a_step_that_the_host_sets_is_as_unsure_as_the_hosts_it_may_run_on() -> None:
     """Kernels that are certain: what is unsure is the host's alone, and what is neither's stays."""
     step = step_span(microseconds=300.0, busy=100.0, host=250.0)
@@ -135,6 +146,27 @@ def test_coverage_is_by_time_not_by_number() -> None:
 
     assert coverage_of(kernels) == {"trained": 0.7, "physics": 0.2, "fallback": 0.1}
     assert coverage_of([]) == {"trained": 0.0, "physics": 0.0, "fallback": 0.0}
+
+
+def test_kernels_of_the_program_have_a_share_of_their_own() -> None:
+    kernels = [
+        kernel_span(microseconds=0.001, origin="physics"),
+        kernel_span(microseconds=0.003, origin="custom"),
+    ]
+
+    shares = {"trained": 0.0, "physics": 0.25, "fallback": 0.0, "custom": 0.75}
+    assert coverage_of(kernels) == shares
+
+
+def test_kernels_that_take_no_time_have_no_share_of_it() -> None:
+    step = step_span("train", 100.0, kernels=(0, 1))
+
+    found = verdict_of(
+        recording_of(), timeline([step], [kernel_span(microseconds=0.0)]), ROUND_GPU, HOST
+    )
+
+    assert found.by_op == [Row("aten::relu", 1, 0.0, 0.0)]
+    assert set(found.coverage.values()) == {0.0}
 
 
 def test_a_verdict_of_nothing_is_zero() -> None:

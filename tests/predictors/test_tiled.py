@@ -221,6 +221,8 @@ def test_unaligned_rows_cost_more_and_are_no_measurement() -> None:
     assert unaligned.latency_us > 1.3 * aligned.latency_us
     assert (aligned.origin, unaligned.origin) == ("trained", "physics")
     assert not unaligned.in_range
+    assert unaligned.high_us / unaligned.latency_us == pytest.approx(1.4, rel=1e-5)
+    assert unaligned.latency_us / unaligned.low_us == pytest.approx(1.4, rel=1e-5)
 
 
 def test_what_is_kept_for_one_gpu_is_not_given_for_another() -> None:
@@ -252,3 +254,14 @@ def test_estimates_are_kept_until_there_are_too_many(
         predictor.predict(kernels, gpu)
 
     assert len(asked) == priced
+
+
+@pytest.mark.parametrize(("num_kept", "left"), [(500_000, 500_001), (500_001, 1)])
+def test_half_a_million_estimates_are_kept(num_kept: int, left: int) -> None:
+    tiled, gpu = Tiled(), find_gpu("H100")
+    kept: dict[object, object] = dict.fromkeys(range(num_kept))
+    tiled._kept[gpu.fingerprint] = kept  # type: ignore[assignment]
+
+    tiled.predict([Kernel.gemm(64, 64, 64)], gpu)
+
+    assert len(kept) == left

@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -27,6 +28,7 @@ from neusight.recording.recording import (
 )
 from neusight.timeline.host import HOST_NAMES
 from neusight.timeline.operators.inner_calls import calls_around, calls_within
+from neusight.timeline.operators.self_times import self_us
 from neusight.timeline.operators.tree import with_operators
 from neusight.timeline.pricing import Pricer
 from neusight.timeline.ranks.contention import schedule_beside
@@ -139,12 +141,23 @@ def test_calls_cost_hosts_what_the_golden_table_says() -> None:
 
 
 def test_ops_call_others_as_the_golden_table_has_it() -> None:
-    """An op a line: those around it, and those that a CUDA build calls inside it."""
-    lines = []
+    """An op a line: those around it, and those that a CUDA build calls inside it; then the shares
+    of the host's time that were measured of some of them."""
+    lines, names = [], set()
     for _, ops in recorded_calls():
         for op in ops:
             around = " ".join(calls_around(op.signature))
             inside = " ".join(map(str, calls_within(op.signature)))
             lines.append(f"{op.signature.op} in [{around}] calls [{inside}]")
+            names |= {op.signature.op, *calls_around(op.signature)}
+            names |= set(re.findall(r"aten::\w+", inside))
+    for name in sorted(names):
+        shares = {self_us(name, launches=launches) for launches in (False, True)}
+        if len(shares) == 1:
+            lines.append(f"{name} takes {shares.pop()}")
 
     require_golden("inner_calls.txt", dict.fromkeys(line.removeprefix("aten::") for line in lines))
+
+
+def test_an_operator_that_was_not_measured_takes_longer_where_it_launches() -> None:
+    assert [self_us("aten::mine", launches=launches) for launches in (False, True)] == [2.0, 8.0]

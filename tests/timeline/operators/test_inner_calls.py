@@ -374,3 +374,21 @@ def opened(calls: tuple[object, ...]) -> list[str]:
 @pytest.mark.parametrize("op", ["stack", "_softmax", "native_batch_norm"])
 def test_what_depends_on_arguments_is_unknown_for_an_operator_of_a_profile(op: str) -> None:
     assert calls_within(OpSignature(f"aten::{op}", "default", (), ())) == ()
+
+
+@pytest.mark.parametrize(
+    ("channels", "columns", "is_shared"),
+    [
+        (64, 1792, False),  # 32 columns by 16 threads of 16 rows: 7 of them, or 8
+        (64, 1793, True),
+        (5, 14336, False),  # 4 columns by 128 threads
+        (5, 14337, True),
+        (64, 127, False),
+        (4096, 1793, True),
+    ],
+)
+def test_ctas_share_a_channel_from_eight_on(channels: int, columns: int, is_shared: bool) -> None:
+    found = batch_norm(spec(1, channels, 1, columns, nhwc=True))
+
+    sums = f" empty {ZEROS}" if is_shared else ""
+    assert found == f"{EMPTY_LIKE} empty empty{sums} * * *"

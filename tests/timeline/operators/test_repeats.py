@@ -10,7 +10,14 @@ import torch
 from torch import nn
 
 import neusight
-from neusight.timeline.operators.repeats import later_kernels, later_spans, offset_between
+from neusight.timeline.operators.repeats import (
+    Offset,
+    Repeat,
+    later_kernels,
+    later_spans,
+    offset_between,
+    repeats_of,
+)
 from neusight.timeline.operators.tree import with_operators
 from neusight.timeline.spans import StepSpan, Timeline
 
@@ -47,6 +54,18 @@ def test_an_equal_step_is_the_earlier_one_moved(timeline: Timeline) -> None:
         tuple(later_kernels(kernels, offset))
         == timeline.kernels[later.first_kernel : later.last_kernel]
     )
+
+
+def test_equal_steps_repeat_the_first_of_them(timeline: Timeline) -> None:
+    steps = timeline.steps[-3:]
+
+    first, *others = repeats_of(timeline, steps)
+
+    assert first == Repeat(0, Offset(0, 0, 0))
+    for other, step in zip(others, steps[1:], strict=True):
+        assert other == Repeat(0, offset_between(timeline, steps[0], step) or Offset(0, 0, 0))
+        assert other.offset.time_ns > 0
+        assert other.offset.position == step.first_host - steps[0].first_host
 
 
 def test_a_step_that_lasts_longer_is_another(timeline: Timeline) -> None:

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 import neusight
 from neusight.recording.dispatch.record_functions import RecordFunctions
-from neusight.timeline.operators.tree import with_operators
+from neusight.timeline.operators.tree import shown_positions, with_operators
 from neusight.timeline.spans import HostSpan, Timeline
 
 
@@ -228,3 +228,24 @@ def test_averages_go_by_ops_or_by_operators() -> None:
     assert sum(row.self_device_time_total for row in ops.values()) == pytest.approx(
         sum(row.self_device_time_total for row in operators.values())
     )
+
+
+def test_ops_are_found_again_among_the_operators_around_them() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        layer = nn.Linear(64, 64).cuda()
+        for _ in range(2):
+            layer(torch.ones(8, 64, device="cuda")).relu()
+            forecast.step()
+    timeline = forecast.timeline
+    steps = timeline.steps[-2:]
+    shown = with_operators(timeline, steps)
+
+    positions = shown_positions(timeline, steps, shown)
+
+    names = {timeline.host[at].name for at in positions}
+    assert names >= {"aten::addmm", "aten::relu"}
+    for at, position in positions.items():
+        assert (shown.host[position].kind, shown.host[position].name) == (
+            "op",
+            timeline.host[at].name,
+        )
