@@ -168,12 +168,12 @@ def test_programs_that_share_less_than_half_of_their_time_are_not_the_same(
     scripts: tuple[str, str],
     warnings: list[str],
 ) -> None:
-    sides = [
+    first, second = (
         Side("x", before.of(replace(before.recording, script=script)), Path.cwd())
         for script in scripts
-    ]
+    )
 
-    found = [*_warnings(*sides, replace(BEFORE, ops=was), replace(BEFORE, ops=now))]
+    found = [*_warnings(first, second, replace(BEFORE, ops=was), replace(BEFORE, ops=now))]
 
     both = " of the kernel time is in modules and ops that both have"
     assert found == [f"not the same program{words}{both}" for words in warnings]
