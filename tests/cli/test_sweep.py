@@ -125,6 +125,8 @@ def test_the_table_in_full() -> None:
         f"2       10.00   9.00 to 11.00  memory  10.0 of 80   yes        63          0  {little}",
         "most tokens/s that fit: lr 1; largest that fits: 2",
     ]
+    document = Sweep("lr", ("1",)).to_json([])
+    assert document == {"schema_version": 1, "argument": "lr", "points": []}
     assert SweepPoint("9", gpu="", failure="no").to_json() == {
         "value": "9", "gpu": "", "latency_us": 0.0, "low_us": 0.0, "high_us": 0.0, "bound": "",
         "fits": False, "used_bytes": 0, "capacity_bytes": 0, "samples_per_second": None,
