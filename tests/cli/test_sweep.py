@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from neusight.integrations.cli.commands import run
-from neusight.integrations.cli.main import main
+from neusight.integrations.cli.main import _parser, main
+from neusight.integrations.cli.planning import points as planning_points
+from neusight.integrations.cli.planning import processes
+from neusight.integrations.cli.planning.candidates import Candidate
+from neusight.integrations.cli.planning.points import PlanPoint
 from neusight.integrations.cli.sweep import (
     Sweep,
     SweepPoint,
@@ -18,6 +23,7 @@ from neusight.integrations.cli.sweep import (
     unit_of,
     with_argument,
 )
+from neusight.integrations.program.program import Program
 from neusight.predictors.errors import OptionError
 from warm_python import run_python
 
@@ -211,6 +217,30 @@ def test_a_table_is_shown_and_a_page_written_also_where_another_file_cannot_be(
     assert shown.out == f"{table}\n\nreport: o.html\n" * 2
     assert shown.err == "neusight: file/o.json cannot be written: File exists\n"
     assert "<svg" in Path("o.html").read_text()
+
+
+@pytest.mark.parametrize(("num_cores", "at_once"), [(1, 1), (2, 2), (16, 2)])
+def test_two_values_are_run_at_once_where_there_are_cores(
+    num_cores: int, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def evaluated(
+        _: object, candidates: Sequence[Candidate], *, at_once: int, **__: object
+    ) -> Iterator[tuple[int, list[PlanPoint]]]:
+        asked.append(at_once)
+        yield from ((n, [PlanPoint(one, problem="no")]) for n, one in enumerate(candidates))
+
+    monkeypatch.setattr(planning_points, "evaluated_in_turn", evaluated)
+    monkeypatch.setattr(processes, "num_cores", lambda: num_cores)
+    options = _parser().parse_args(["run", "--gpu", "H100", "--quiet"])
+    options.is_command_line = False
+    request = run._requested(options, Program("json.tool", (), is_module=True))
+
+    found = run._swept(request, Sweep("lr", ("1", "2")))
+
+    assert asked == [at_once]
+    assert [(point.value, point.failure) for point in found] == [("1", "no"), ("2", "no")]
 
 
 def test_a_script_is_swept_end_to_end(tmp_path: Path) -> None:
