@@ -77,7 +77,7 @@ def test_the_three_classes_that_take_most_are_named() -> None:
 
 @pytest.mark.parametrize(
     ("num_notes", "more"),
-    [(3, []), (4, ["1 more notes in the report"]), (5, ["2 more notes in the report"])],
+    [(3, []), (4, ["1 more note in the report"]), (5, ["2 more notes in the report"])],
 )
 def test_of_many_notes_the_first_are_shown(num_notes: int, more: list[str]) -> None:
     forecast = forecast_of()
