@@ -382,6 +382,10 @@ def test_a_page_of_a_million_bytes_is_drawn_again_with_half_the_detail(
     html_report([one], labels=["one"])
 
     assert shown == details
+    shown.clear()
+    pages = iter([2])
+    html_report([one] * 3, labels=["a", "b", "c"])
+    assert shown == [(3000, 100, 2000)]
 
 
 def test_many_forecasts_share_a_page() -> None:
