@@ -12,6 +12,7 @@ from dataclasses import astuple, replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -386,6 +387,34 @@ def test_a_page_of_a_million_bytes_is_drawn_again_with_half_the_detail(
     pages = iter([2])
     html_report([one] * 3, labels=["a", "b", "c"])
     assert shown == [(3000, 100, 2000)]
+
+
+@pytest.mark.parametrize(
+    ("num", "prices", "failure", "is_compared", "note"),
+    [
+        (1, {}, "", False, ""), (1, {"T4": 1.0}, "", True, ""), (2, {}, "", True, ""),
+        (2, {}, "it failed", False, ""), (12, {}, "", True, ""),
+        (13, {}, "", True, "The first 12 of 13 have a part of their own"),
+    ],
+)  # fmt: skip
+def test_several_forecasts_are_compared_and_twelve_have_a_part(
+    num: int, prices: dict[str, float], failure: str, is_compared: bool, note: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    for name in ("_head", "_opening"):
+        monkeypatch.setattr(html, name, lambda *_: [])
+    monkeypatch.setattr(html, "section_of", lambda _, number, *__: [f"part {number};"])
+    monkeypatch.setattr(html, "view_of_several", lambda *_, **__: "the table")
+    one: Any = SimpleNamespace(failure=failure, recording=SimpleNamespace(script="a.py"))
+    labels = [str(number) for number in range(num)]
+    whole = html._Whole([one] * num, (), prices, "", "", labels, None)
+
+    page = html._page(whole, html._DETAIL)
+
+    assert ("the table" in page) is is_compared
+    parts = [number for number in range(14) if f"part {number};" in page]
+    assert parts == [*range(min(num, 12))]
+    assert ("The first" in page) is (note != "") and note in page
 
 
 def test_many_forecasts_share_a_page() -> None:
