@@ -93,8 +93,8 @@ def rows(found: Lane) -> list[tuple[int, int, int, str]]:
 
 def test_what_another_thread_began_lies_in_the_first_row_of_its_own() -> None:
     spans = [
-        host("forward"), host("begun", "thread 1", parent=10), host("within", "thread 1", parent=11),
-        host("own", "thread 1"),
+        host("forward"), host("begun", "thread 1", parent=10),
+        host("within", "thread 1", parent=11), host("own", "thread 1"),
     ]  # fmt: skip
 
     found = _host_threads(spans, 10, 0)

@@ -150,6 +150,9 @@ def test_a_capacity_near_the_peak_is_drawn() -> None:
     assert "capacity 0 18.2 1000 18.2" in near
     assert near[-1].startswith("7.70 GiB, ")
     assert not any(line.startswith("capacity") for line in far)
+    dashed = "Dashed: the 7.00 GiB that the GPU has beside the context."
+    assert dashed in view_of_memory(literal_forecast(1024, 2560, gib=8), DETAIL)
+    assert "Dashed" not in view_of_memory(literal_forecast(2560, gib=10), DETAIL)
 
 
 def test_an_allocation_at_no_known_time_is_at_that_of_the_one_before() -> None:
