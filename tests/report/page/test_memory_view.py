@@ -184,3 +184,7 @@ def test_rows_of_what_is_alive_state_their_share_and_the_rest_is_added_up() -> N
         "Net.*", "40.0 MiB", "40.0%", "1", "forward", "activation",
         "3 more rows", "60.0 MiB", "60.0%", "3",
     ]  # fmt: skip
+    assert re.findall(r'class="(bar|words)"[^>]*>([^<]+)<', text) == [
+        ("bar", "share"), ("words", "phase"), ("words", "kind"),
+        ("bar", "40.0%"), ("words", "forward"), ("words", "activation"), ("bar", "60.0%"),
+    ]  # fmt: skip

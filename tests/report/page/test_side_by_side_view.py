@@ -68,6 +68,27 @@ def test_timelines_begin_together_and_end_where_their_steps_do(forecast: Forecas
     ]  # fmt: skip
 
 
+def test_modules_are_shown_two_rows_deep() -> None:
+    class Outer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = torch.nn.Sequential(torch.nn.Sequential(torch.nn.Linear(64, 64)))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = self.body(x)
+            return found
+
+    with neusight.forecast_on("H100") as deep:
+        net = Outer().cuda()
+        for _ in range(2):
+            net(torch.ones(8, 64, device="cuda"))
+    found = re.search(r'id="timeline-all">(.*?)</script>', html_report([deep, deep.on("T4")]))
+
+    assert found is not None
+    lanes = json.loads(found[1])["lanes"]
+    assert [lane["num_rows"] for lane in lanes if "modules" in lane["name"]] == [2, 2]
+
+
 def test_two_have_a_difference_and_more_have_none(forecast: Forecast) -> None:
     slow = forecast.on("T4")
 
