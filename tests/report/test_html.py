@@ -417,6 +417,19 @@ def test_several_forecasts_are_compared_and_twelve_have_a_part(
     assert ("The first" in page) is (note != "") and note in page
 
 
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_rate_of_several_ranks_says_how_many(world_size: int) -> None:
+    with neusight.forecast_on("H100", world_size=world_size) as forecast:
+        layer = nn.Linear(64, 64).cuda()
+        for _ in range(2):
+            layer(torch.ones(8, 64, device="cuda")).sum().item()
+
+    text = html_report([forecast])
+
+    assert (f"a second on {world_size} ranks; " in text) is (world_size > 1)
+    assert "samples a second" in text
+
+
 def test_many_forecasts_share_a_page() -> None:
     forecast = program()
 
