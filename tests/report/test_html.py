@@ -26,6 +26,7 @@ from neusight.integrations.report import html
 from neusight.integrations.report.html import html_report, report_date
 from neusight.integrations.report.page.colours import KINDS
 from neusight.integrations.report.page.html_tables import Detail
+from neusight.integrations.report.section import _details
 from neusight.predictors.errors import OptionError
 from neusight.predictors.gpu import GPU, find_gpu
 from neusight.recording.recording import CompiledFrame, GraphBreak, Recording
@@ -415,6 +416,22 @@ def test_several_forecasts_are_compared_and_twelve_have_a_part(
     parts = [number for number in range(14) if f"part {number};" in page]
     assert parts == [*range(min(num, 12))]
     assert ("The first" in page) is (note != "") and note in page
+
+
+@pytest.mark.parametrize(
+    ("num", "words"), [(0, "0 host waits"), (1, "1 host wait"), (1200, "1,200 host waits")]
+)
+def test_waits_are_counted_in_words(num: int, words: str) -> None:
+    verdict = SimpleNamespace(
+        coverage={"trained": 0.0, "physics": 1.0}, num_synchronizations=num, bound="host",
+        gpu_busy_us=5.0, num_kernels=1, num_ops=2,
+    )  # fmt: skip
+    one: Any = SimpleNamespace(verdict=verdict)
+
+    assert _details(one) == [
+        "host-bound, GPU busy 5.0 µs a step", "1 kernel of 2 ops", f"{words} for the GPU",
+        "kernel time priced: 100% physics",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
