@@ -91,6 +91,8 @@ def test_the_numbers_that_options_are_by_default() -> None:
 
 
 def test_a_module_is_run_with_its_own_arguments() -> None:
+    for last in ("--max-memory", "--gpu", "--quiet"):
+        assert _split(["run", "--gpu", "H100", last]) == (["run", "--gpu", "H100", last], None)
     own, program = _split(["run", "--gpu=H100", "--steps", "3", "-m", "pkg.train", "--steps", "9"])
 
     assert own == ["run", "--gpu=H100", "--steps", "3"]
