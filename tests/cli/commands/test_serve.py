@@ -282,7 +282,8 @@ def test_the_highest_rate_is_looked_for_where_there_are_limits_and_arrivals(
     found, highest, problems = serve_command._served([server], request)
 
     assert (found, problems) == (points, [])
-    assert highest == ([(server, "the highest")] if has_highest else [])
+    expected: list[Any] = [(server, "the highest")] if has_highest else []
+    assert highest == expected
 
 
 def test_of_several_deployments_those_that_cannot_serve_are_left_out_and_named() -> None:
