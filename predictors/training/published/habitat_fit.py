@@ -68,7 +68,8 @@ def fit_habitat(
 ) -> dict[str, dict[str, float]]:
     """Trains each operation without every tenth shape and writes `habitat_*.npz` to `out`.
 
-    Gives the mean absolute percentage error on held-out shapes, as a share, by operation and GPU.
+    Gives the mean absolute percentage error on held-out shapes, as a share, by operation and GPU,
+    where a GPU has any.
     GPUs named in `without` stay out. DataError where the folder has no such table or GPU.
     """
     Path(out).mkdir(parents=True, exist_ok=True)
@@ -81,7 +82,9 @@ def fit_habitat(
         meta = {"provenance": provenance}
         item = NetworkFile(Habitat.name, operation, network, gpus, {}, meta)
         save_network_file(item, Path(out))
-        scores[operation] = {part.gpu.name: _error(item, part) for part in parts}
+        scores[operation] = {
+            part.gpu.name: _error(item, part) for part in parts if part.held_out.any()
+        }
         progress("  " + ", ".join(f"{gpu} {error:.1%}" for gpu, error in scores[operation].items()))
     return scores
 
@@ -136,8 +139,6 @@ def _mape(output: torch.Tensor, columns: Sequence[torch.Tensor]) -> torch.Tensor
 
 def _error(item: NetworkFile, rows: TimedRows) -> float:
     kept = rows.chosen(rows.held_out)
-    if not kept.kernels:
-        return 0.0
     found = Habitat({item.name: item}).predict(kept.kernels, kept.gpu)
     predicted = np.array([estimate.latency_us for estimate in found])
     return float(np.abs(predicted / kept.time_us - 1.0).mean())

@@ -39,6 +39,19 @@ def test_times_of_a_table_are_learnt(tmp_path: Path) -> None:
     assert item.gpus == ("T4", "V100-PCIE-32GB")
 
 
+def test_a_gpu_without_a_held_out_shape_has_no_score(tmp_path: Path) -> None:
+    file = table(tmp_path) / "kernels.parquet"
+    rows = pandas.read_parquet(file)
+    one_of_v100 = rows[rows["gpu"] != "Tesla T4"].head(1)
+    pandas.concat([rows[rows["gpu"] == "Tesla T4"], one_of_v100]).to_parquet(file)
+
+    scores = fit_habitat(tmp_path, tmp_path / "weights", width=8, seen_rows=1000)
+
+    assert list(scores["linear"]) == ["T4"]
+    [item] = load_networks(tmp_path / "weights", "habitat").values()
+    assert item.gpus == ("T4", "V100-PCIE-32GB")
+
+
 def test_tables_without_products_of_nvidia_are_refused(tmp_path: Path) -> None:
     folder = table(tmp_path, gpus={"AMD Instinct MI210": 1e7})
     with pytest.raises(DataError, match="no products and no convolutions of NVIDIA GPUs"):
