@@ -97,7 +97,8 @@ def _measured(folder: str | Path, without: Sequence[str]) -> dict[str, list[Time
     for group in groups:
         if group.gpu.vendor == "nvidia" and group.gpu.name not in left_out:
             for operation, rows in _by_operation(group):
-                found.setdefault(operation, []).append(rows)
+                if rows.kernels:
+                    found.setdefault(operation, []).append(rows)
     if not found:
         raise DataError(f"{folder} has no products and no convolutions of NVIDIA GPUs.")
     return found
