@@ -78,9 +78,9 @@ def fit_habitat(
     for operation, parts in sorted(_measured(folder, without).items()):
         progress(f"{operation}: {sum(len(part.kernels) for part in parts)} rows")
         network = _network(parts, width, seen_rows, seed)
-        gpus = tuple(dict.fromkeys(part.gpu.name for part in parts))
+        seen = [part.gpu.name for part in parts if not part.held_out.all()]
         meta = {"provenance": provenance}
-        item = NetworkFile(Habitat.name, operation, network, gpus, {}, meta)
+        item = NetworkFile(Habitat.name, operation, network, tuple(dict.fromkeys(seen)), {}, meta)
         save_network_file(item, Path(out))
         scores[operation] = {
             part.gpu.name: _error(item, part) for part in parts if part.held_out.any()
@@ -119,7 +119,7 @@ def _by_operation(group: Group) -> list[tuple[str, TimedRows]]:
 
 
 def _network(parts: Sequence[TimedRows], width: int, seen_rows: int, seed: int) -> IntegerNetwork:
-    kept = [part.chosen(~part.held_out) for part in parts]
+    kept = [part.chosen(~part.held_out) for part in parts if not part.held_out.all()]
     inputs = np.concatenate([features_of(part.kernels, part.gpu) for part in kept])
     measured = np.concatenate([part.time_us for part in kept])
     epochs = max(1, round(min(MOST_EPOCHS, seen_rows / len(inputs))))
