@@ -3,7 +3,11 @@ NEUSIGHT_UPDATE_GOLDEN=1 rewrites them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+from difflib import unified_diff
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from priced_kernels import described
@@ -86,6 +90,44 @@ def test_calls_launch_the_kernels_of_the_golden_table() -> None:
         lines += [text, *described(launched)]
 
     require_golden("op_kernels.txt", lines)
+
+
+#: Settings of torch that change kernels, each beside those that are recorded.
+MODES: tuple[dict[str, Any], ...] = (
+    {"cudnn_benchmark": True}, {"deterministic": True}, {"cudnn_enabled": False},
+    {"miopen": True}, {"half_dtypes": ()},
+)  # fmt: skip
+
+
+def test_releases_and_settings_launch_other_kernels_as_the_golden_table_has_them() -> None:
+    """The calls whose kernels are others than those of the release before, or than as recorded."""
+    releases = [launched(torch=(2, minor)) for minor in range(6, 12)]
+    lines: list[str] = []
+    for minor, (before, after) in enumerate(pairwise(releases), start=7):
+        lines += [f"torch 2.{minor}", *difference(before, after)]
+    for mode in MODES:
+        lines += [str(mode), *difference(releases[-1], launched(torch=(2, 11), **mode))]
+
+    require_golden("kernels_by_release.txt", lines)
+
+
+def launched(**mode: Any) -> dict[str, list[str]]:
+    """The kernels of each call in a mode."""
+    return {
+        text: list(
+            described([k for op in ops for k in kernels_of(op.signature, replace(op.math, **mode))])
+        )
+        for text, ops in recorded_calls()
+    }
+
+
+def difference(before: dict[str, list[str]], after: dict[str, list[str]]) -> Iterator[str]:
+    """The lines of each call that are gone, and those that came."""
+    for text, old in before.items():
+        if old != after[text]:
+            changes = unified_diff(old, after[text], lineterm="", n=0)
+            yield text
+            yield from (line for line in changes if not line.startswith(("---", "+++", "@@")))
 
 
 def test_made_calls_launch_the_kernels_of_the_golden_table() -> None:
