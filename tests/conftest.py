@@ -30,11 +30,17 @@ os.environ["NEUSIGHT_COMPILE_CACHE"] = "0"
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# No property fails because the machine is loaded.
-settings.register_profile(
-    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("any machine")
+# No property fails because the machine is loaded, or in one run and not in the next: the examples
+# are the same each time. `pytest --hypothesis-profile search` tries others.
+for _name, _is_same in (("same", True), ("search", False)):
+    settings.register_profile(
+        _name,
+        deadline=None,
+        derandomize=_is_same,
+        suppress_health_check=[HealthCheck.too_slow],
+        print_blob=True,
+    )
+settings.load_profile("same")
 
 #: Mutants of each file format that test_malformed_input.py tries, and the seed they are made by.
 FUZZ_SEED, FUZZ_MUTANTS = 1, 100

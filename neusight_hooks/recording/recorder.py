@@ -51,6 +51,7 @@ from neusight.recording.tensor import (
     has_own_dispatch,
     used_outside,
 )
+from neusight.recording.values.bounds import INDEXING, out_of_bounds
 from neusight.recording.values.invention import Invention
 from neusight.recording.values.known import MAX_KNOWN_ELEMENTS, KnownValues, may_be_known
 from neusight.recording.values.lazy import LazyParameters
@@ -342,10 +343,23 @@ class Recorder:
         self, known: KnownOp, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any
     ) -> None:
         """Keeps values up to date with what an op returned or wrote over."""
+        if func in INDEXING and not self.invention.sites:
+            self._require_in_bounds(func, args)
         if known.may_be_known:
             self.values.follow(func, args, kwargs, out)
         elif self.known.long_floats and known.answer != "new":
             self.known.forget_written(func, args, kwargs)
+
+    def _require_in_bounds(self, func: Any, args: Sequence[Any]) -> None:
+        """Raises what a GPU stops the program with; the values that indices have are the program's
+        own as long as it has read none that is invented."""
+        with self.mode.inside():
+            wrong = out_of_bounds(func, args, self.known)
+        if wrong:
+            raise RuntimeError(
+                "CUDA error: device-side assert triggered\n"
+                f"{func._schema.name} at {call_site()}: {wrong}"
+            )
 
     # -- recording --------------------------------------------------------------------------------
 

@@ -498,7 +498,7 @@ def _narrow_flops(kernel: Kernel, gpu: GPU) -> float:
     if is_batch:
         return rate * size.k / (size.k + min(size.k, _NARROW_BATCH_START))
     if size.n % (_ALIGNED_BYTES / DTYPE_BYTES[kernel.dtype]):
-        rate /= 1.0 + rate * _NARROW_STORE_CLOCKS / (2.0 * size.k)
+        rate /= 1.0 + rate * _NARROW_STORE_CLOCKS / (2.0 * max(1, size.k))
     return rate
 
 

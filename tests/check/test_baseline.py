@@ -95,7 +95,7 @@ parts = st.one_of(st.integers(0, 30).map(str), st.sampled_from(["up", "x-1", "00
 paths = st.lists(parts, min_size=1, max_size=4).map(".".join)
 
 
-@settings(derandomize=True, deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(modules=st.sets(paths, max_size=30))
 def test_folding_loses_nothing(modules: set[str]) -> None:
     lines = folded(modules)

@@ -142,7 +142,7 @@ SETTINGS = st.sampled_from(
 )
 
 
-@settings(derandomize=True, max_examples=250, deadline=None)
+@settings(max_examples=250)
 @given(OPERATIONS, st.sampled_from([None, 100 * MIB]), SETTINGS)
 def test_blocks_never_overlap_and_the_sums_hold(
     operations: list[tuple[int, int]], capacity: int | None, chosen: AllocatorSettings

@@ -16,7 +16,7 @@ from neusight.predictors.kernel import Kernel
 from neusight.recording.recording import Argument, MathMode, OpSignature, TensorSpec
 
 MATH = MathMode()
-PROPERTY = settings(derandomize=True, deadline=None, max_examples=200)
+PROPERTY = settings(max_examples=200)
 
 dtypes = st.sampled_from(
     ("float32", "bfloat16", "float16", "float64", "int64", "bool", "complex64")

@@ -15,7 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from compiled_net import train
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import neusight
@@ -267,7 +267,7 @@ def events_range(trace: dict[str, Any]) -> tuple[float, float]:
     return span["ts"], span["ts"] + span["dur"]
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=120)
 @given(st.lists(TOKENS, min_size=1, max_size=8), st.sampled_from((1, 2, 40)), st.booleans())
 def test_the_trace_of_any_program_keeps_the_rules(
     tokens: list[Token], count: int, profiled: bool
@@ -278,7 +278,7 @@ def test_the_trace_of_any_program_keeps_the_rules(
     assert trace["displayTimeUnit"] == "ms"
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(st.lists(TOKENS, min_size=1, max_size=8))
 def test_memory_of_any_program_is_reported_in_order_and_adds_up(tokens: list[Token]) -> None:
     trace = trace_of(tokens, 2, False)

@@ -39,7 +39,7 @@ def timing_of(
     return kernel, attention_timing(kernel, find_gpu(gpu_name), sustained=False)
 
 
-@settings(derandomize=True, deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     NAMES, GPUS, st.tuples(st.integers(0, 64), st.integers(1, 64), SEQUENCES, SEQUENCES,
     st.integers(1, 256)), st.booleans(), st.integers(0, 4), st.integers(1, 1000),
@@ -57,7 +57,7 @@ def test_more_work_is_never_faster(
     assert time_us(larger) >= time_us(size) * (1 - 1e-9)
 
 
-@settings(derandomize=True, deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     NAMES, GPUS, st.integers(0, 64), st.integers(1, 64), SEQUENCES, SEQUENCES,
     st.integers(1, 256), st.booleans(), st.booleans(),
@@ -82,7 +82,6 @@ def test_finite_and_above_the_flop_bound(
     assert timing.time_us >= find_gpu(gpu_name).floor_us
 
 
-@settings(derandomize=True, deadline=None)
 @given(st.integers(1, 3000), st.integers(0, 3000), st.integers(1, 500))
 def test_longer_causal_sequences_are_never_faster(sequence: int, cached: int, more: int) -> None:
     def timing(seq_q: int, seq_kv: int) -> PhysicalTime:

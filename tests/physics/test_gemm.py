@@ -41,7 +41,7 @@ def time_us(name: str, dtype: str, layout: Layout, batch: int, m: int, n: int, k
     return timing.time_us
 
 
-@settings(derandomize=True, deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     GPUS, DTYPES, LAYOUTS, st.tuples(st.integers(2, 64), SIZES, SIZES, SIZES),
     st.integers(0, 3), st.one_of(st.integers(1, 200), st.integers(1, 10**6)),
@@ -58,7 +58,7 @@ def test_more_work_is_never_faster(
     assert after >= before * (1 - 1e-9)
 
 
-@settings(derandomize=True, deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(GPUS, DTYPES, LAYOUTS, SIZES, SIZES, SIZES)
 def test_finite_positive_and_above_the_flop_bound(
     name: str, dtype: str, layout: Layout, m: int, n: int, k: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from neusight.predictors.gpu import find_gpu
@@ -112,7 +112,6 @@ def test_without_tail_cost_a_part_costs_its_share() -> None:
     assert effective_waves(np.array([0.3, 2.5]), 0.0).tolist() == [1.0, 2.5]
 
 
-@settings(derandomize=True, deadline=None)
 @given(st.floats(0, 1e9), st.floats(0, 1e6), st.floats(0, 1))
 def test_more_waves_never_cost_less(waves: float, more: float, tail_cost: float) -> None:
     pair = effective_waves(np.array([waves, waves + more]), tail_cost)

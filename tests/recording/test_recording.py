@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from neusight.recording.recording import (
@@ -108,7 +108,6 @@ def test_a_folded_step_is_replayed_a_few_times_and_counts_for_all() -> None:
     assert runs[-1].index == 10_000
 
 
-@settings(derandomize=True, deadline=None)
 @given(count=st.integers(1, 50), age=st.integers(0, 3))
 def test_each_storage_that_a_replay_frees_was_allocated_once(count: int, age: int) -> None:
     entries: tuple[Entry, ...] = (Alloc(0, 8), Free(StorageRef(age, 0)))

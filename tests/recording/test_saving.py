@@ -106,7 +106,7 @@ entries = st.lists(
 )
 
 
-@settings(derandomize=True, deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(entries=entries, count=st.integers(1, 10_000))
 def test_a_round_trip_changes_nothing(
     entries: list[Entry], count: int, tmp_path_factory: pytest.TempPathFactory

@@ -137,7 +137,7 @@ class Store:
                 source = self._reference(at, status)
                 if source is None:
                     return Place(at + rest, True)
-                return self._shared_place(source) or Place(source + rest, False)
+                return self._shared_place(source + rest) or Place(source + rest, False)
             if not rest and not _is_transparent(status):
                 return Place(at, True)
         return None if self.is_hidden(path) else self._shared_place(path) or Place(path, False)

@@ -23,6 +23,7 @@ from neusight.fake_cuda.torch_api.attention_choice import (
 from neusight.fake_cuda.torch_api.jagged_attention import install_jagged_attention
 from neusight.predictors.files import json_value
 from neusight.predictors.gpu import GPU
+from neusight.recording.dispatch.eager_errors import SCALAR_TYPES
 from neusight.recording.handlers.registry import Args, Kwargs, allocates, handles, overloads
 from neusight.recording.recorder import Recorder
 from neusight.recording.recording import TensorSpec
@@ -336,6 +337,10 @@ def _rnn(
         data, hidden = data.to(dtype), hidden.to(dtype)
         cell = None if cell is None else cell.to(dtype)
         params = [parameter.to(dtype) for parameter in params]
+    states = (hidden,) if cell is None else (hidden, cell)
+    for name, tensors in (("hidden", states), ("parameter", params)):
+        for tensor in tensors:
+            _require_alike(data, tensor, name)
     num_directions = 2 if bidirectional else 1
     per_layer = len(params) // (num_layers * num_directions)
     hidden_size = params[0].shape[0] // _NUM_GATES[mode]
@@ -347,6 +352,20 @@ def _rnn(
             num_layers, batch_first, float(dropout), train, bidirectional, list(batch_sizes), None,
         )  # fmt: skip
     return (out, hy, cy) if mode == _LSTM else (out, hy)
+
+
+def _require_alike(data: Any, tensor: Any, name: str) -> None:
+    """Raises what cuDNN's networks say of a state or parameter (`check_attributes`, RNN.h)."""
+    if tensor.device != data.device:
+        raise RuntimeError(
+            f"Input and {name} tensors are not at the same device, found input tensor at "
+            f"{data.device} and {name} tensor at {tensor.device}"
+        )
+    if tensor.dtype != data.dtype:
+        raise RuntimeError(
+            f"Input and {name} tensors are not the same dtype, found input tensor with "
+            f"{SCALAR_TYPES[data.dtype]} and {name} tensor with {SCALAR_TYPES[tensor.dtype]}"
+        )
 
 
 @allocates(aten._cudnn_rnn.default)
@@ -427,7 +446,7 @@ def _ctc_loss_of_lists(
     )  # fmt: skip
 
 
-@allocates(*overloads("_ctc_loss"))
+@allocates(*overloads("_ctc_loss"), on_one_device=False)  # its lengths are on the CPU
 def _ctc_loss(recorder: Recorder, args: Args, kwargs: Kwargs) -> Any:
     log_probs, targets, _, target_lengths = args[:4]
     num_steps, batch = log_probs.shape[0], log_probs.shape[1] if log_probs.dim() == 3 else 1
@@ -441,7 +460,7 @@ def _ctc_loss(recorder: Recorder, args: Args, kwargs: Kwargs) -> Any:
     return loss, log_alpha
 
 
-@allocates(*overloads("_ctc_loss_backward"))
+@allocates(*overloads("_ctc_loss_backward"), on_one_device=False)
 def _ctc_loss_backward(recorder: Recorder, args: Args, kwargs: Kwargs) -> Any:
     return recorder.new_tensor(tuple(args[1].shape), args[1].dtype, args[1])
 

@@ -6,6 +6,7 @@ CPU, which checks its operands before it computes and says what the one for CUDA
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -64,10 +65,32 @@ def eager_error(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Ex
     return None
 
 
-def refused_by_cuda(func: Any, args: Sequence[Any]) -> bool:
-    """Whether the op refuses these operands on a GPU, although its fake kernel takes them."""
+def refused_by_cuda(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether the op may refuse these operands on a GPU, although its fake kernel takes them."""
     refuses = _REFUSALS.get(func)
-    return refuses is not None and refuses(args)
+    if refuses is not None and refuses(args):
+        return True
+    return any(
+        _overlaps_itself(args[place] if place < len(args) else kwargs.get(name))
+        for place, name in _written(func)
+    )
+
+
+@functools.cache
+def _written(func: Any) -> tuple[tuple[int, str], ...]:
+    """The arguments that an op writes to: position and name."""
+    return tuple(
+        (place, argument.name)
+        for place, argument in enumerate(func._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+
+
+def _overlaps_itself(value: Any) -> bool:
+    """Whether a tensor has several elements in one place (at::has_internal_overlap)."""
+    return isinstance(value, torch.Tensor) and any(
+        size > 1 and stride == 0 for size, stride in zip(value.shape, value.stride(), strict=True)
+    )
 
 
 def dtype_error(func: Any, args: Sequence[Any]) -> Exception | None:
@@ -180,10 +203,29 @@ def _wrong_loss(args: Sequence[Any]) -> bool:
 
 
 def _cannot_sample(args: Sequence[Any]) -> bool:
-    is_replaced = len(args) > 2 and args[2]
-    return _integers(args) or not (is_replaced or 0 < args[1] <= args[0].shape[-1])
+    categories, is_replaced = args[0].shape[-1], len(args) > 2 and args[2]
+    too_many = categories > _MOST_CATEGORIES
+    return _integers(args) or too_many or not (is_replaced or 0 < args[1] <= categories)
 
 
+def _other_shapes(args: Sequence[Any]) -> bool:
+    return bool(args[0].shape != args[1].shape or not args[0].numel())
+
+
+def _wrong_counts(args: Sequence[Any]) -> bool:
+    weights = args[1] if len(args) > 1 else None
+    return args[0].dim() != 1 or (weights is not None and weights.shape != args[0].shape)
+
+
+def _descending(args: Sequence[Any]) -> bool:
+    """Whether the ends of a range, 0 and 1 where they are not stated, lie the wrong way round."""
+    start = args[1] if len(args) > 1 else 0.0
+    end = args[2] if len(args) > 2 else 1.0
+    return bool(start > end)
+
+
+#: What multinomial can tell apart in FP32 (ATen/native/Distributions.cpp).
+_MOST_CATEGORIES = 2**24
 _INDICES = (torch.int64, torch.int32)
 _REFUSALS: dict[Any, Callable[[Sequence[Any]], bool]] = {
     aten.embedding.default: _no_index(1, _INDICES),  # torch before 2.13 takes any
@@ -219,6 +261,16 @@ _REFUSALS: dict[Any, Callable[[Sequence[Any]], bool]] = {
     aten.index_put_.default: _wrong_put,
     aten._index_put_impl_.default: _wrong_put,
     aten.masked_select.default: lambda args: bool(args[1].dtype != torch.bool),
+    aten.masked_scatter.default: lambda args: bool(args[1].dtype != torch.bool),
+    aten.masked_scatter_.default: lambda args: bool(args[1].dtype != torch.bool),
+    aten.bincount.default: _wrong_counts,
+    aten.bucketize.Tensor: lambda args: bool(args[1].dim() != 1),
+    aten.complex.default: _any_other_dtype(0, 1),
+    aten.multilabel_margin_loss_forward.default: _other_shapes,
+    aten.uniform_.default: _descending,
+    getattr(aten.random_, "from"): lambda args: args[2] is not None and args[1] >= args[2],
+    aten.random_.to: lambda args: bool(args[1] <= 0),
+    aten.bernoulli_.float: lambda args: len(args) > 1 and not 0.0 <= args[1] <= 1.0,
     aten.sort.default: _no_dimension_to_sort,
     aten.var.correction: _integers,
     aten.std.correction: _integers,
@@ -279,6 +331,10 @@ _KERNELS: dict[Any, tuple[str, frozenset[torch.dtype]]] = {
     aten.bitwise_or.Tensor: ("bitwise_or_cuda", _INTEGERS),
     aten.bitwise_xor.Tensor: ("bitwise_xor_cuda", _INTEGERS),
     aten.uniform_.default: ("check_uniform_bounds", _FLOATS),
+    aten.bincount.default: (
+        "bincount_cuda",
+        frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}),
+    ),
     aten.linalg_cholesky_ex.default: ("cholesky_cusolver", _SOLVED),
     aten.linalg_qr.default: ("geqrf_cuda", _SOLVED),
 }

@@ -129,7 +129,7 @@ class FakeKernels:
                 raise RuntimeError(_device_mismatch_text(func, args, kwargs)) from None
             if str(error).startswith(_NO_FAKE):
                 raise UnmappedOpError(_no_fake_text(func)) from error
-            stated = self._eager_error(func, args, kwargs)
+            stated = self.stated_error(func, args, kwargs)
             if stated is None:
                 raise
             raise stated from None  # the fake kernel says the same in other words
@@ -211,11 +211,11 @@ class FakeKernels:
     def refuse(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raises what a GPU would where the fake kernel takes operands that CUDA refuses."""
         if func is aten.convolution.default:
-            _check_convolution(args[0], args[1])
+            _check_convolution(*args[:3])
         if func in _INDEXED and not args[0].is_cuda:
             _check_indices(args[1])
-        if refused_by_cuda(func, args):
-            stated = self._eager_error(func, args, kwargs)
+        if refused_by_cuda(func, args, kwargs):
+            stated = self.stated_error(func, args, kwargs)
             if stated is not None:
                 raise stated
         with self.lock, self._mode.inside():
@@ -223,9 +223,16 @@ class FakeKernels:
         if missing is not None:
             raise missing
 
-    def _eager_error(
+    def require_one_device(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Raises what torch says where the operands of an op are on several devices."""
+        tensors = flattened((*args, *kwargs.values()), torch.Tensor)
+        if len({tensor.device for tensor in tensors}) > 1:
+            raise RuntimeError(_device_mismatch_text(func, args, kwargs))
+
+    def stated_error(
         self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Exception | None:
+        """The error that the op raises on a GPU; None where it is not known."""
         with self.lock, self._mode.inside():
             return eager_error(func, args, kwargs)
 
@@ -248,9 +255,10 @@ def _no_fake_text(func: Any) -> str:
 
 def _is_device_mismatch(error: Exception) -> bool:
     """Whether operands were on different devices. Torch 2.13 has a class for it, 2.11 and 2.12 only
-    these words."""
+    the first of these words; the second are those of indexing."""
     is_new = type(error).__name__ == "FakeTensorDeviceMismatchError"
-    return is_new or str(error).startswith("Unhandled FakeTensor Device Propagation")
+    words = ("Unhandled FakeTensor Device Propagation", "Mismatching aten.index_put")
+    return is_new or str(error).startswith(words)
 
 
 #: Tensors of these classes are what they are; others may hold several.
@@ -276,7 +284,7 @@ def _device_mismatch_text(func: Any, args: Sequence[Any], kwargs: Mapping[str, A
     the generated wrappers (aten/src/ATen/core/op_registration/adaption.cpp)."""
     same = "Expected all tensors to be on the same device, but "
     schema = func._schema
-    if torch.Tag.pointwise in func.tags or schema.name == "aten::copy_":
+    if torch.Tag.pointwise in func.tags or func is aten.copy_.default or func in _INDEXED:
         tensors = flattened((*args, *kwargs.values()), torch.Tensor)
         found = sorted({str(tensor.device) for tensor in tensors})
         return f"{same}found at least two devices, {found[-1]} and {found[0]}!"
@@ -298,7 +306,10 @@ def _device_mismatch_text(func: Any, args: Sequence[Any], kwargs: Mapping[str, A
 
 
 #: Ops that take a list of indices.
-_INDEXED = (aten.index.Tensor, aten.index_put.default, aten.index_put_.default)
+_INDEXED = (
+    aten.index.Tensor, aten.index_put.default, aten.index_put_.default,
+    aten._index_put_impl_.default,
+)  # fmt: skip
 
 
 def _check_indices(indices: Sequence[Any]) -> None:
@@ -309,17 +320,17 @@ def _check_indices(indices: Sequence[Any]) -> None:
         )
 
 
-def _check_convolution(data: torch.Tensor, weight: torch.Tensor) -> None:
+def _check_convolution(data: torch.Tensor, weight: torch.Tensor, bias: Any) -> None:
     """What a convolution says on a GPU; torch's fake one lets other devices and dtypes pass."""
-    if data.device == weight.device and data.dtype == weight.dtype:
-        return
-    kinds = [
-        f"{'torch.cuda' if t.is_cuda else 'torch'}.{SCALAR_TYPES[t.dtype]}Tensor"
-        for t in (data, weight)
-    ]
-    dense = (
-        "" if data.is_cuda else " or input should be a MKLDNN tensor and weight is a dense tensor"
-    )
-    raise RuntimeError(
-        f"Input type ({kinds[0]}) and weight type ({kinds[1]}) should be the same{dense}"
-    )
+    for name, other in (("weight", weight), ("bias", bias)):
+        if other is None or (data.device == other.device and data.dtype == other.dtype):
+            continue
+        kinds = [
+            f"{'torch.cuda' if t.is_cuda else 'torch'}.{SCALAR_TYPES[t.dtype]}Tensor"
+            for t in (data, other)
+        ]
+        dense = f" or input should be a MKLDNN tensor and {name} is a dense tensor"
+        raise RuntimeError(
+            f"Input type ({kinds[0]}) and {name} type ({kinds[1]}) should be the same"
+            + ("" if data.is_cuda else dense)
+        )

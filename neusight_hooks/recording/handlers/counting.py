@@ -94,6 +94,8 @@ def _chosen(recorder: Recorder, out: Any, dim: int, index: Any) -> torch.Tensor 
 
 @handles(aten.bincount.default)
 def _bincount(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    recorder.fake_kernels.require_one_device(func, args, kwargs)
+    recorder.fake_kernels.refuse(func, args, kwargs)
     minlength = kwargs.get("minlength", args[2] if len(args) > 2 else 0)
     weights = kwargs.get("weights", args[1] if len(args) > 1 else None)
     source, counts, dtype = args[0], None, torch.int64

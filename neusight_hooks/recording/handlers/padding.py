@@ -76,6 +76,7 @@ def _lengths(recorder: Recorder, mask: Any) -> tuple[int, ...] | None:
 @handles(aten._nested_tensor_from_mask_left_aligned.default)
 def _may_be_nested(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """Whether what is padded may be left out, which the host waits for."""
+    recorder.fake_kernels.require_one_device(func, args, kwargs)
     recorder.record_handled(func, args, kwargs, None)
     recorder.wait("item")
     mask = args[1]
@@ -91,6 +92,7 @@ def _may_be_nested(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) ->
 @handles(aten._nested_tensor_from_mask.default)
 def _pack(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
     """The tokens that a mask keeps, one behind the other; their number is read by the host."""
+    recorder.fake_kernels.require_one_device(func, args, kwargs)
     padded, mask = args[:2]
     lengths = _lengths(recorder, mask)
     if lengths is None:

@@ -49,6 +49,7 @@ def _is_all_true(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> A
 
 @handles(aten.allclose.default)
 def _allclose(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    recorder.fake_kernels.require_one_device(func, args, kwargs)
     recorder.record_handled(func, args, kwargs, None)
     recorder.wait("item")
     if all(not isinstance(t, ForecastTensor) or t in recorder.known for t in args[:2]):
@@ -61,6 +62,7 @@ def _allclose(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
 
 @handles(aten.equal.default)
 def _equal(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    recorder.fake_kernels.require_one_device(func, args, kwargs)
     recorder.record_handled(func, args, kwargs, None)
     recorder.wait("equal")
     known = all(not isinstance(t, ForecastTensor) or t in recorder.known for t in args)

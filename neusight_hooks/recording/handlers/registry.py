@@ -32,15 +32,22 @@ def handles(*functions: Any) -> Callable[[Handler], Handler]:
     return register
 
 
-def allocates(*functions: Any) -> Callable[[Allocation], Allocation]:
+def allocates(*functions: Any, on_one_device: bool = True) -> Callable[[Allocation], Allocation]:
     """Registers what an op returns that torch cannot run without data: the function makes it of the
-    op's arguments, and the op is recorded."""
+    op's arguments, which are on one device, and the op is recorded."""
 
     def register(allocate: Allocation) -> Allocation:
         @handles(*functions)
         @functools.wraps(allocate)
         def handler(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
-            out = allocate(recorder, args, kwargs)
+            kernels = recorder.fake_kernels
+            if on_one_device:
+                kernels.require_one_device(func, args, kwargs)
+            kernels.refuse(func, args, kwargs)
+            try:
+                out = allocate(recorder, args, kwargs)
+            except (IndexError, TypeError, ValueError) as error:
+                raise kernels.stated_error(func, args, kwargs) or error from None
             recorder.record_handled(func, args, kwargs, out)
             return out
 

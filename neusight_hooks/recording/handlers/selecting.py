@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from neusight.recording.dispatch.eager_errors import SCALAR_TYPES
 from neusight.recording.handlers.registry import Args, Kwargs, handles
 from neusight.recording.recorder import Recorder
 from neusight.recording.tensor import ForecastTensor, is_mask
@@ -53,6 +55,7 @@ def _spread(number: int, shape: tuple[int, ...]) -> torch.Tensor:
 
 @handles(aten.masked_select.default)
 def _masked_select(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
+    recorder.fake_kernels.require_one_device(func, args, kwargs)
     recorder.fake_kernels.refuse(func, args, kwargs)
     source, mask = args[0], args[1]
     broadcast: Any = torch.broadcast_shapes  # torch leaves it without annotations
@@ -116,32 +119,27 @@ def _repeat_interleave(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs
     return out
 
 
-#: What its kernel says where they are not (PackedSequence.cpp, 2.13).
-_UNSORTED_LENGTHS = (
-    "`lengths` array must be sorted in decreasing order when `enforce_sorted` is True. You can "
-    "pass `enforce_sorted=False` to pack_padded_sequence and/or pack_sequence to sidestep this "
-    "requirement if you do not need ONNX exportability."
-)
-
-
 @handles(aten._pack_padded_sequence.default)
 def _pack_padded_sequence(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any:
-    """As its one kernel for all devices does it (aten/src/ATen/native/PackedSequence.cpp)."""
+    """As its one kernel for all devices does it (aten/src/ATen/native/PackedSequence.cpp): that
+    kernel, run on the CPU without features, says how many samples each step has, and what is wrong
+    with the lengths."""
     data, lengths, batch_first = args
-    data = data.transpose(0, 1) if batch_first else data
-    steps, batch_sizes = [], []
-    done = 0
+    if lengths.is_cuda:
+        kind = f"{lengths.dim()}D {lengths.device} {SCALAR_TYPES[lengths.dtype]}"
+        raise RuntimeError(
+            f"'lengths' argument should be a 1D CPU int64 tensor, but got {kind} tensor"
+        )
     with recorder.mode.inside():
-        ends = [int(length) for length in recorder.values.read(lengths).tolist()]
-    if ends != sorted(ends, reverse=True):
-        raise RuntimeError(_UNSORTED_LENGTHS)
-    for batch_size, end in zip(range(len(ends), 0, -1), reversed(ends), strict=True):
-        if end > done:
-            rows = data[done:end, :batch_size]
-            steps.append(rows.reshape(-1, *data.shape[2:]))
-            batch_sizes.extend([batch_size] * (end - done))
-            done = end
-    return torch.cat(steps), torch.tensor(batch_sizes)
+        steps = torch.zeros((), device="cpu").expand(data.shape[:2])
+        batch_sizes = func(steps, recorder.values.read(lengths), batch_first)[1]
+    data = data.transpose(0, 1) if batch_first else data
+    packed, done = [], 0
+    for batch_size, group in itertools.groupby(batch_sizes.tolist()):
+        end = done + len(list(group))
+        packed.append(data[done:end, :batch_size].reshape(-1, *data.shape[2:]))
+        done = end
+    return torch.cat(packed), batch_sizes
 
 
 def _integer_indices(recorder: Recorder, indices: Sequence[Any]) -> list[Any]:
@@ -185,6 +183,7 @@ def _index_put(recorder: Recorder, func: Any, args: Args, kwargs: Kwargs) -> Any
     recorder.fake_kernels.refuse(func, args, kwargs)
     value = args[2]
     if value.dim() > 0 and value.numel() > 1:
+        recorder.fake_kernels.require_one_device(func, (args[0], value), {})
         # As many values are put as were selected before: the shape of the value says how many.
         recorder.wait("nonzero")
         out = (

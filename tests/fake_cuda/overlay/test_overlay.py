@@ -21,7 +21,22 @@ from neusight.fake_cuda.overlay.python_functions import install_files
 from neusight.fake_cuda.patching import Patches
 from neusight.fake_cuda.store.store import Store
 
-PATHS = ["a", "b", "link", "hard", "d", "d/x", "d/y", "d/e", "d/e/z", "n", "n/m", "n/m/o", "to_d/x"]
+PATHS = [
+    "a",
+    "b",
+    "link",
+    "hard",
+    "d",
+    "d/x",
+    "d/y",
+    "d/e",
+    "d/e/z",
+    "d/same",
+    "n",
+    "n/m",
+    "n/m/o",
+    "to_d/x",
+]
 
 path = st.sampled_from(PATHS)
 step = st.one_of(
@@ -41,6 +56,7 @@ def furnish(folder: Path) -> None:
         (folder / name).write_text(f"the user's {name}")
         os.utime(folder / name, ns=(10**18, 10**18))
     os.link(folder / "a", folder / "hard")
+    os.link(folder / "d/e/z", folder / "d/same")
     (folder / "link").symlink_to("b")
     (folder / "to_d").symlink_to("d")
 
@@ -205,8 +221,22 @@ def test_each_step_alone_and_all_of_them_are_as_on_the_file_system(
     assert_as_the_file_system(actions)
 
 
+@pytest.mark.parametrize(
+    "actions",
+    [
+        [("rename", "a", "n"), ("truncate", "hard"), ("write", "n/m", "w"), ("read", "n/m")],
+        [("rename", "d", "n"), ("write", "n/same", "w"), ("read", "n/e/z"), ("read", "n/same/x")],
+        [("rename", "d/e", "n"), ("write", "n/z", "a"), ("read", "d/same"), ("remove", "n/z")],
+    ],
+)
+def test_names_of_one_file_stay_so_where_one_of_them_or_its_folder_moved(
+    actions: list[tuple[Any, ...]],
+) -> None:
+    assert_as_the_file_system(actions)
+
+
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(actions=st.lists(step, max_size=8))
 def test_it_does_what_the_file_system_does_and_leaves_all_as_it_was(
     actions: list[tuple[Any, ...]],

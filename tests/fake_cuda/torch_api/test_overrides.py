@@ -127,6 +127,41 @@ def test_a_choice_of_attention_is_a_question_to_the_gpu() -> None:
     assert attention_query_result("get_device_name", find_gpu("A100")) is None
 
 
+@pytest.mark.parametrize(
+    ("run", "message"),
+    [
+        (
+            lambda: nn.LSTM(4, 4)(torch.randn(3, 2, 4, device="cuda")),
+            "Input and parameter tensors are not at the same device, found input tensor at cuda:0 "
+            "and parameter tensor at cpu",
+        ),
+        (
+            lambda: nn.RNN(4, 4).cuda()(torch.randn(3, 2, 4)),
+            "Input and parameter tensors are not at the same device, found input tensor at cpu and "
+            "parameter tensor at cuda:0",
+        ),
+        (
+            lambda: nn.GRU(4, 4).cuda()(torch.randn(3, 2, 4, device="cuda"), torch.zeros(1, 2, 4)),
+            "Input and hidden tensors are not at the same device, found input tensor at cuda:0 and "
+            "hidden tensor at cpu",
+        ),
+        (
+            lambda: nn.LSTM(4, 4).cuda()(
+                torch.randn(3, 2, 4, device="cuda"),
+                (torch.zeros(1, 2, 4, device="cuda"), torch.zeros(1, 2, 4, device="cuda").half()),
+            ),
+            "Input and hidden tensors are not the same dtype, found input tensor with Float and "
+            "hidden tensor with Half",
+        ),
+    ],
+)
+def test_a_recurrent_network_says_which_tensor_is_elsewhere(run: Any, message: str) -> None:
+    with neusight.forecast_on("H100"), pytest.raises(RuntimeError) as caught:
+        run()
+
+    assert str(caught.value) == message
+
+
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
 @pytest.mark.parametrize("bidirectional", [False, True])

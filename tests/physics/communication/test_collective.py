@@ -26,7 +26,6 @@ def time_us(op: str, name: str, num_bytes: int, world_size: int, num_nodes: int 
     return collective_timing(kernel, find_gpu(name)).time_us
 
 
-@settings(derandomize=True, deadline=None)
 @given(OPS, GPUS, st.integers(0, 2**40), st.integers(1, 2**30), st.integers(0, 2048))
 def test_more_bytes_are_never_faster(
     op: str, name: str, num_bytes: int, more: int, world_size: int
@@ -38,7 +37,6 @@ def test_more_bytes_are_never_faster(
     assert time_us(op, name, num_bytes + more, world_size) >= before
 
 
-@settings(derandomize=True, deadline=None)
 @given(OPS, st.integers(0, 2**32), st.integers(2, 512), st.integers(1, 64))
 def test_more_ranks_are_never_faster(op: str, num_bytes: int, world_size: int, more: int) -> None:
     assert time_us(op, "H100", num_bytes, world_size + more) >= time_us(
@@ -46,7 +44,6 @@ def test_more_ranks_are_never_faster(op: str, num_bytes: int, world_size: int, m
     )
 
 
-@settings(derandomize=True, deadline=None)
 @given(OPS, GPUS, st.integers(0, 2**40), st.integers(1, 64))
 def test_nothing_beats_the_link(op: str, name: str, num_bytes: int, world_size: int) -> None:
     kernel = Kernel.collective(op, num_bytes, world_size)
@@ -167,7 +164,7 @@ def test_switches_do_not_add_bytes_nor_before_nvlink_4() -> None:
     assert collective_timing(kernel, find_gpu("H100")).at_most_us < math.inf
 
 
-@settings(derandomize=True, deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.integers(0, 2**36), st.integers(2, 80))
 def test_no_estimate_of_a_reduction_beats_what_the_link_allows(num_bytes: int, ranks: int) -> None:
     kernel = Kernel.collective("all_reduce", num_bytes, ranks)

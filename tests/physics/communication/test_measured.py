@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from neusight.predictors import Tiled
@@ -44,7 +44,6 @@ def test_beyond_them_it_goes_on_as_the_physics_do() -> None:
     assert measured_us(line, 4000, lambda moved: 3.0 + moved) == pytest.approx(30 * 4003 / 2003)
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(1.0, 1e6), min_size=2, max_size=9), st.integers(1, 2**30))
 def test_more_bytes_are_never_faster_whatever_was_measured(times: list[float], first: int) -> None:
     """Noise makes longer messages shorter; a forecast does not."""

@@ -56,7 +56,7 @@ def time_us(kernel: Kernel, name: str = "H100") -> float:
     return memory_bound_timing(kernel, find_gpu(name)).time_us
 
 
-@settings(derandomize=True, deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     CLASSES, GPUS, st.integers(0, 2**20), st.integers(0, 2**20), st.integers(1, 10**4),
     st.integers(1, 10**4), st.sampled_from(["contiguous", "strided"]),
@@ -80,7 +80,7 @@ def test_more_work_is_never_faster(
         assert time_us(rows_kernel(kind, *larger, layout), name) >= before * (1 - 1e-9)
 
 
-@settings(derandomize=True, deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(CLASSES, GPUS, st.integers(1, 2**31), st.integers(1, 64))
 def test_beyond_the_l2_nothing_beats_the_roofline(
     kind: tuple[KernelClass, str], name: str, rows: int, width: int

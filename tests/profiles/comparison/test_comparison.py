@@ -352,7 +352,7 @@ CALLS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(ours=CALLS, theirs=CALLS)
 def test_nothing_is_lost_and_shares_are_shares(ours: list[Call], theirs: list[Call]) -> None:
     comparison = compare(profile_of(ours, forecast=True), profile_of(theirs))

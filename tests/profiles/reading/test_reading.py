@@ -280,7 +280,7 @@ def test_a_trace_in_memory_must_hold_events() -> None:
         read_profile_events({"schemaVersion": 1})
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(cut=st.integers(0, 2600), junk=st.binary(max_size=6))
 def test_no_damage_gives_anything_but_a_profile_or_a_trace_error(
     tmp_path_factory: pytest.TempPathFactory, cut: int, junk: bytes

@@ -112,6 +112,28 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "samples of integers": lambda on: on.index(4).multinomial(1),
     "more samples than there are": lambda on: on(4).multinomial(5),
+    "add to one element many times": lambda on: on(3).expand(4, 3).add_(1),
+    "copy to one element many times": lambda on: on(1).expand(3).copy_(on(3)),
+    "scatter to one element many times": lambda on: (
+        on(1, 3).expand(3, 3).scatter_(0, on.index(1, 3), 1.0)
+    ),
+    "a range upside down": lambda on: on(3).uniform_(3, -1),
+    "a range that ends below 0": lambda on: on(3).uniform_(3),
+    "integers of no range": lambda on: on(3).random_(5, 5),
+    "integers up to 0": lambda on: on(3).random_(0),
+    "a probability above 1": lambda on: on(3).bernoulli_(1.5),
+    "a probability below 0": lambda on: on(3).bernoulli_(-0.5),
+    "bounds of two dimensions": lambda on: torch.bucketize(on(3), on(2, 2)),
+    "counts of a matrix": lambda on: torch.bincount(on.index(3, 2)),
+    "counts by other weights": lambda on: torch.bincount(on.index(3), on(2)),
+    "complex of two dtypes": lambda on: torch.complex(on(3), on(3).double()),
+    "labels of another shape": lambda on: F.multilabel_margin_loss(on(2, 3), on.index(2, 2)),
+    "labels of nothing": lambda on: F.multilabel_margin_loss(on(2, 0), on.index(2, 0)),
+    "masked_scatter by bytes": lambda on: on(3).masked_scatter(on.mask(3).byte(), on(3)),
+    "masked_scatter_ by bytes": lambda on: on(3).masked_scatter_(on.mask(3).byte(), on(3)),
+    "least squares of a vector": lambda on: torch.linalg.lstsq(on(3), on(3)),
+    "reflectors of a vector": lambda on: torch.ormqr(on(3), on(3), on(3)),
+    "samples of too many": lambda on: on(2**24 + 1).multinomial(2),
     "relu of truth values": lambda on: F.relu(on.mask(4)),
     "attention": lambda on: F.scaled_dot_product_attention(
         on(1, 2, 3, 8), on(1, 2, 4, 16), on(1, 2, 4, 16)
@@ -168,6 +190,7 @@ UNKNOWN_DTYPES: dict[str, tuple[Mistake, str]] = {
     "and": (lambda on: on.mask(4) & on(4), "bitwise_and_cuda' 'Float"),
     "uniform": (lambda on: on.index(4).uniform_(), "check_uniform_bounds' 'Long"),
     "cholesky": (lambda on: torch.linalg.cholesky(on(4, 4).half()), "cholesky_cusolver' 'Half"),
+    "counts": (lambda on: torch.bincount(on(3)), "bincount_cuda' 'Float"),
     "qr": (lambda on: torch.linalg.qr(on(4, 4).bfloat16()), "geqrf_cuda' 'BFloat16"),
 }
 
@@ -196,6 +219,25 @@ def test_a_convolution_of_two_dtypes_fails_as_on_a_gpu() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("bias", "kinds"),
+    [
+        (lambda: torch.zeros(8, device="cuda").half(), ("float", "c10::Half")),
+        (lambda: torch.zeros(8), ("torch.cuda.FloatTensor", "torch.FloatTensor")),
+    ],
+)
+def test_a_bias_that_is_not_as_the_data_fails_as_on_a_gpu(
+    bias: Callable[[], Tensor], kinds: tuple[str, str]
+) -> None:
+    with forecast_on("H100"):
+        on = Operands("cuda")
+        found = stated(lambda on: F.conv2d(on(2, 3, 9, 9), on(8, 3, 3, 3), bias()), on)
+
+    assert found == (
+        f"RuntimeError: Input type ({kinds[0]}) and bias type ({kinds[1]}) should be the same"
+    )
+
+
 def test_operands_that_are_right_are_not_refused() -> None:
     with forecast_on("H100") as forecast:
         on = Operands("cuda")
@@ -218,6 +260,17 @@ def test_operands_that_are_right_are_not_refused() -> None:
         on(4, 5).half().masked_fill(on.mask(4, 5), -65504.0)
         on(4, 5).masked_fill(on.mask(4, 5), -1e9)
         on(4).multinomial(5, replacement=True)
+        on(3).expand(2, 3).zero_()
+        on(1).expand(3).fill_(2.0)
+        on(1, 3).expand(1, 3).add_(1)
+        on(3).uniform_(1, 1).uniform_().uniform_(0.5)
+        on(3).random_(4, 5).random_(1).random_()
+        on(3).bernoulli_(0.0).bernoulli_(1.0).bernoulli_()
+        torch.bincount(on.index(3), on(3))
+        torch.bincount(on.index(3))
+        torch.bucketize(on(2, 2), on(3))
+        on(3).masked_scatter_(on.mask(3), on(3))
+        on(2**12, 2).multinomial(1)
         on.index(0, 5) @ on.index(5, 6)
         F.softmax(on.index(4, 5), dim=1, dtype=torch.float32)
         F.mse_loss(on(4), on.index(4))

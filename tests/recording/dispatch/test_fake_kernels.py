@@ -48,6 +48,37 @@ def on_gpu(*shape: int) -> torch.Tensor:
             "Input type (torch.cuda.FloatTensor) and weight type (torch.FloatTensor) should be "
             "the same",
         ),
+        (
+            lambda: torch.masked_select(on_gpu(4), torch.ones(4) > 0),
+            "got mask is on cpu, different from other tensors on cuda:0",
+        ),
+        (
+            lambda: torch.bincount(torch.zeros(4, dtype=torch.long, device="cuda"), on_cpu(4)),
+            "got weights is on cpu, different from other tensors on cuda:0",
+        ),
+        (
+            lambda: on_gpu(4).__setitem__(torch.tensor([0, 1]), on_cpu(2)),
+            "found at least two devices, cuda:0 and cpu!",
+        ),
+        (
+            lambda: on_gpu(4).__setitem__(on_gpu(4) > 0, on_cpu(2)),
+            "found at least two devices, cuda:0 and cpu!",
+        ),
+        (lambda: torch.allclose(on_gpu(4), on_cpu(4)), "on the same device"),
+        (lambda: torch.equal(on_gpu(4), on_cpu(4)), "on the same device"),
+        (lambda: torch.linalg.lstsq(on_gpu(4, 4), on_cpu(4, 2)), "on the same device"),
+        (lambda: torch.binomial(on_gpu(4), on_cpu(4)), "on the same device"),
+        (lambda: F.multilabel_margin_loss(on_gpu(4), on_cpu(4).long()), "on the same device"),
+        (
+            lambda: torch.fake_quantize_per_channel_affine(
+                on_gpu(4), on_cpu(4), torch.zeros(4, dtype=torch.int32), 0, 0, 255
+            ),
+            "on the same device",
+        ),
+        (
+            lambda: torch._nested_tensor_from_mask(on_gpu(2, 3, 4), torch.ones(2, 3) > 0),
+            "got mask is on cpu, different from other tensors on cuda:0",
+        ),
     ],
 )
 def test_mixing_devices_fails_as_on_a_gpu(mix: Any, message: str, times: int) -> None:

@@ -65,7 +65,7 @@ def run_program(program: list[tuple[str, int]], device: str) -> list[tuple[Any, 
 
 
 @given(program=programs())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_repeated_ops_give_what_first_ones_give_and_what_the_cpu_gives(
     program: list[tuple[str, int]],
 ) -> None:

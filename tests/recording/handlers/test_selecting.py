@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
+from torch.nn.utils.rnn import pack_padded_sequence
 
 import neusight
 from neusight.recording.recording import Synchronize
@@ -110,3 +112,38 @@ def test_unknown_repeats_are_one_each() -> None:
         return tuple(torch.randn(10, 3, device="cuda").repeat_interleave(repeats, 0).shape)
 
     assert values_of(program) == (10, 3)
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [[3, 2, 1], [1, 2], [3, 0], [[3, 2]], [4, 2], [3, 1], [2, 2]],
+    ids=["too many", "unsorted", "none", "2D", "too long", "some", "all"],
+)
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_lengths_of_sequences_are_checked_as_on_the_cpu(lengths: Any, batch_first: bool) -> None:
+    def packed() -> Any:
+        data = torch.randn((2, 3, 4) if batch_first else (3, 2, 4)).to(device)
+        try:
+            found = pack_padded_sequence(data, torch.tensor(lengths), batch_first)
+        except RuntimeError as error:
+            return str(error)
+        return tuple(found.data.shape), found.batch_sizes.tolist()
+
+    device = "cpu"
+    expected = packed()
+    device = "cuda"
+
+    assert values_of(packed) == expected
+
+
+def test_lengths_of_sequences_on_a_gpu_are_refused() -> None:
+    def pack() -> None:
+        with pytest.raises(RuntimeError) as caught:
+            pack_padded_sequence(
+                torch.randn(3, 2, 4, device="cuda"), torch.tensor([3, 2], device="cuda")
+            )
+        assert str(caught.value) == (
+            "'lengths' argument should be a 1D CPU int64 tensor, but got 1D cuda:0 Long tensor"
+        )
+
+    values_of(pack)

@@ -91,7 +91,7 @@ def test_what_depends_on_unknown_values_is_unknown_and_no_longer_known() -> None
         st.sampled_from(["add", "mul", "neg", "abs", "cumsum", "flip", "sort"]), max_size=5
     ),
 )
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_small_known_tensors_compute_as_on_the_cpu(numbers: list[int], ops: list[str]) -> None:
     def compute(x: torch.Tensor) -> list[int]:
         steps: dict[str, Any] = {

@@ -1,0 +1,90 @@
+"""Indices beyond what they index, where their values are known: a GPU stops the program there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from neusight.recording.tensor import ForecastTensor
+from neusight.recording.values.known import KnownValues
+
+aten = torch.ops.aten
+
+
+class _Index(NamedTuple):
+    """Indices of a dimension of that size. Negative ones count from its end or are wrong; `ignored`
+    is right in any case."""
+
+    indices: Any
+    dimension: int
+    size: int
+    may_be_negative: bool = False
+    ignored: int | None = None
+
+
+_Indices = Callable[[Sequence[Any]], Iterator[_Index]]
+
+
+def _along(args: Sequence[Any]) -> Iterator[_Index]:
+    table, dimension, indices = args[:3]
+    sizes = tuple(table.shape) or (1,)
+    yield _Index(indices, dimension % len(sizes), sizes[dimension])
+
+
+def _rows(args: Sequence[Any]) -> Iterator[_Index]:
+    yield _Index(args[1], 0, args[0].shape[0])
+
+
+def _classes(args: Sequence[Any]) -> Iterator[_Index]:
+    dimension = min(1, args[0].dim() - 1)
+    yield _Index(args[1], dimension, args[0].shape[dimension], ignored=args[4])
+
+
+def _advanced(args: Sequence[Any]) -> Iterator[_Index]:
+    for dimension, indices in enumerate(args[1]):
+        if indices is not None and indices.dtype not in (torch.bool, torch.uint8):
+            yield _Index(indices, dimension, args[0].shape[dimension], may_be_negative=True)
+
+
+#: Ops that take indices, by overload (aten/src/ATen/native/cuda: Indexing, ScatterGatherKernel,
+#: Embedding, Loss and NLLLoss2d assert them).
+INDEXING: dict[Any, _Indices] = {
+    aten.embedding.default: _rows,
+    aten.nll_loss_forward.default: _classes,
+    aten.nll_loss2d_forward.default: _classes,
+    aten.index.Tensor: _advanced,
+    aten.index_put.default: _advanced,
+    aten.index_put_.default: _advanced,
+    **dict.fromkeys(
+        (
+            aten.index_select.default, aten.gather.default,
+            aten.scatter.src, aten.scatter.value, aten.scatter_.src, aten.scatter_.value,
+            aten.scatter_add.default, aten.scatter_add_.default,
+            aten.index_add.default, aten.index_add_.default,
+            aten.index_copy.default, aten.index_copy_.default,
+        ),
+        _along,
+    ),
+}  # fmt: skip
+
+
+def out_of_bounds(func: Any, args: Sequence[Any], known: KnownValues) -> str:
+    """Which index of an op in `INDEXING` is beyond what it indexes; empty where none is, or none is
+    known. Call it where no dispatch mode is active."""
+    for index in INDEXING[func](args):
+        indices = index.indices
+        if not known.is_sure(indices) or not indices.numel():
+            continue
+        values = known.of(indices) if isinstance(indices, ForecastTensor) else indices
+        if index.ignored is not None:
+            values = values[values != index.ignored]
+        first = -index.size if index.may_be_negative else 0
+        wrong = values[(values < first) | (values >= index.size)]
+        if wrong.numel():
+            return (
+                f"index {int(wrong.flatten()[0])} is out of bounds for dimension "
+                f"{index.dimension} with size {index.size}"
+            )
+    return ""
