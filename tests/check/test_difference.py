@@ -87,17 +87,20 @@ def test_what_the_tool_prices_otherwise_is_its_part_of_a_change(bound: Any, late
 
 
 def test_where_the_program_is_the_same_all_of_a_change_is_the_tools() -> None:
+    before = replace(BEFORE, metrics={**BEFORE.metrics, "num_recompiles": 2})
     now = replace(BEFORE, tool={}, metrics={**BEFORE.metrics, "gpu_busy_us": 905.0})
     ops = Difference(BEFORE.ops, now.ops)
 
-    found = changes_by_tool(BEFORE, now, ops, is_same_program=True)
+    found = changes_by_tool(before, now, ops, is_same_program=True)
 
-    assert {name: amount for name, amount in found.items() if amount} == {"gpu_busy_us": 5.0}
+    changed = {name: amount for name, amount in found.items() if amount}
+    assert changed == {"gpu_busy_us": 5.0, "num_recompiles": -2}
     assert changes_by_tool(BEFORE, BEFORE, ops, is_same_program=True) == {}
 
 
-def test_without_kernels_no_part_of_a_change_is_the_tools() -> None:
-    before = replace(BEFORE, ops=())
+@pytest.mark.parametrize("bound", ["compute", "host"])
+def test_without_kernels_no_part_of_a_change_is_the_tools(bound: Any) -> None:
+    before = replace(BEFORE, ops=(), bound=bound)
     now = replace(before, tool={})
 
     found = changes_by_tool(before, now, Difference((), ()), is_same_program=False)

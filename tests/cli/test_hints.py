@@ -40,6 +40,7 @@ TABLE = [
     ("rnu --gpu H100 small.py", "run --gpu H100 small.py"),
     ("chek", "check"),
     ("run --gpu H100 folder", "run --gpu H100 folder/train.py"),
+    ("run --gpu H100 lib", "run --gpu H100 lib/model.py"),
     ("run --gpu H100 program --x", "run --gpu H100 program/__main__.py --x"),
     ("run --gpu H100 folder/book.ipynb", "run --gpu H100 folder/book.py"),
     ("run --gpu H100 start.sh", "run --gpu H100 small.py --lr 3"),
@@ -71,10 +72,10 @@ TABLE = [
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a script that must not run, and what is mistaken for one."""
-    for folder in ("folder", "program", "pkg"):
+    for folder in ("folder", "program", "pkg", "lib"):
         (tmp_path / folder).mkdir()
     for name in ("small.py", "folder/train.py", "folder/data.py", "program/__main__.py",
-                 "pkg/train.py"):  # fmt: skip
+                 "pkg/train.py", "lib/__init__.py", "lib/model.py"):  # fmt: skip
         (tmp_path / name).write_text("raise SystemExit('it ran')\n")
     (tmp_path / "folder" / "book.ipynb").write_text(json.dumps({"cells": []}))
     (tmp_path / "start.sh").write_text("set -e\npython -u small.py --lr 3 \\\n  --x 1\n")
@@ -95,6 +96,17 @@ def test_a_hint_says_what_to_type(
     assert printed.err.startswith("neusight: ")
     assert f"neusight {instead}" in printed.err
     assert "it ran" not in printed.err
+
+
+@pytest.mark.parametrize(("size", "script"), [(65_536, "small.py"), (65_537, "train.py")])
+def test_a_shell_script_is_read_as_far_as_64_kib(
+    size: int, script: str, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = "\npython small.py"
+    (project / "long.sh").write_text("#" * (size - len(start)) + start)
+
+    assert main(["run", "--gpu", "H100", "long.sh"]) == 2
+    assert f"neusight run --gpu H100 {script}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("instead", sorted({instead for _, instead in TABLE}))
@@ -133,6 +145,10 @@ def test_after_two_dashes_every_option_is_the_scripts(
     [
         ("run --quiet", "give the script to run: neusight run --quiet train.py"),
         ("run -x --gpu H100 small.py", "run has no option '-x'."),
+        ("run --quiet -x --gpu H100 small.py", "run has no option '-x'."),
+        ("run --gpu=H100 -x small.py", "run has no option '-x'."),
+        ("run --gpu H100 -x small.py", "run has no option '-x'."),
+        ("run --gpu H100 --quiet --json out.json -x small.py", "run has no option '-x'."),
         ("run --gpu H100 --max-memory", "run --gpu H100 --max-memory train.py"),
     ],
 )

@@ -51,6 +51,11 @@ def test_accelerates_own_arguments_say_the_ranks() -> None:
 
     assert launched(program) == Launched(of("a.py"), Rank(0, 16, 8))
     assert launched(second) == Launched(of("a.py"), Rank(8, 16, 8))
+    alone = of("accelerate", "launch", "--num_processes", "3", "a.py")
+    assert launched(alone) == Launched(of("a.py"), Rank(0, 3, 3))
+    uneven = replace(alone, arguments=("launch", "--num_machines", "2", *alone.arguments[1:]))
+    with pytest.raises(OptionError, match="3 processes do not fill 2 machines"):
+        launched(uneven)
 
 
 def test_deepspeeds_own_arguments_say_the_ranks() -> None:

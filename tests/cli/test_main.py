@@ -67,19 +67,25 @@ def test_the_help_of_an_option_states_its_default() -> None:
     assert len(stated) > 20
 
 
-def test_without_a_stated_number_an_option_limits_nothing() -> None:
-    """But for the loop that waits for an invented value, and the width of what is fitted."""
-    limits = {
-        (command, action.option_strings[0]): action.default
+def test_the_numbers_that_options_are_by_default() -> None:
+    """0 and inf, which limit nothing, aside."""
+    numbers = [
+        f"{command} {action.option_strings[0]} {action.default}"
         for command, parser in _parsers_of(_parser()).items()
         for action in parser._actions
-        if type(action.default) in (int, float)
-        and not re.search(r"\([0-9.]+\)$", action.help or "")
-    }
+        if type(action.default) in (int, float) and action.default not in (0, math.inf)
+    ]
 
-    assert {name: limit for name, limit in limits.items() if limit not in (0, math.inf)} == {
-        ("run", "--max-ops"): 5_000_000, ("plan", "--max-ops"): 5_000_000, ("fit", "--width"): 128,
-    }  # fmt: skip
+    assert numbers == [
+        "run --max-ops 5000000", "run --wait 60.0",
+        "plan --wait 60.0", "plan --max-ops 5000000", "plan --sequence 4096",
+        "plan --storage-gbps 2.0", "check --wait 60.0",
+        "serve --replicas 1", "serve --lora-rank 16", "serve --requests 500",
+        "serve --burstiness 1.0", "serve --turns 1", "serve --max-num-seqs 256",
+        "serve --max-num-batched-tokens 2048", "serve --gpu-memory-utilization 0.9",
+        "serve --block-size 16", "serve --acceptance 0.7", "serve --attainment 0.9",
+        "fit --width 128", "measure --minutes 8.0",
+    ]  # fmt: skip
 
 
 def test_a_module_is_run_with_its_own_arguments() -> None:

@@ -98,6 +98,42 @@ def test_the_largest_that_fits_and_where_memory_ends_are_stated() -> None:
     assert [line.count("█") for line in table.splitlines()[2:6]] == [12, 24, 24, 21]
 
 
+def test_the_table_in_full() -> None:
+    """Of steps, as the batch is not known; of tokens with their cost."""
+    steps = [
+        replace(point(value, ms, used), tokens_per_second=None)
+        for value, ms, used in (("1", 100, 1), ("2", 101, 3), ("4", 150, 90))
+    ]
+    steps[2] = replace(steps[2], latency_us=0.0)
+    little = "█" * 2 + "·" * 22
+    cheap = replace(point("1", 16, 10), cost_per_million_tokens=0.1234, tokens_per_second=625.4)
+    unknown = replace(point("2", 10, 10), tokens_per_second=62.6)
+
+    assert sweep_table(Sweep("batch", ("1", "2", "4")), steps).splitlines() == [
+        "H100",
+        "batch  ms a step        80 % range   bound         GiB  fits  steps/s",
+        f"1         100.00   90.00 to 110.00  memory   1.0 of 80   yes       10  {'█' * 24}",
+        f"2         101.00   90.90 to 111.10  memory   3.0 of 80   yes      9.9  {'█' * 24}",
+        f"4         0.0000  135.00 to 165.00  memory  90.0 of 80    NO        0  {'·' * 24}",
+        "the batch of a step is not known, so no value is called the best; largest that fits: 2 "
+        "(memory grows by 43.5 GiB each: full at about 3)",
+    ]
+    assert sweep_table(Sweep("lr", ("1", "2")), [cheap, unknown]).splitlines() == [
+        "H100",
+        "lr  ms a step      80 % range   bound         GiB  fits  tokens/s  1M tokens",
+        f"1       16.00  14.40 to 17.60  memory  10.0 of 80   yes       625      0.123  {'█' * 24}",
+        f"2       10.00   9.00 to 11.00  memory  10.0 of 80   yes        63          0  {little}",
+        "most tokens/s that fit: lr 1; largest that fits: 2",
+    ]
+    assert SweepPoint("9", gpu="", failure="no").to_json() == {
+        "value": "9", "gpu": "", "latency_us": 0.0, "low_us": 0.0, "high_us": 0.0, "bound": "",
+        "fits": False, "used_bytes": 0, "capacity_bytes": 0, "samples_per_second": None,
+        "tokens_per_second": None, "cost_per_million_samples": None,
+        "cost_per_million_tokens": None, "memory_verdict": "does not fit", "batch_source": "",
+        "ttft_us": None, "tpot_us": None, "failure": "no",
+    }  # fmt: skip
+
+
 def test_a_number_that_is_written_in_two_ways_is_one() -> None:
     points = [point("0", 20, 40), point("0.0", 10, 40), point("2", 10, 60)]
 

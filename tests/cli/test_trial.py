@@ -12,7 +12,8 @@ from compiled_net import train
 
 import neusight
 from neusight.advice.advice import Advice
-from neusight.integrations.cli.main import main
+from neusight.integrations.cli.commands import run
+from neusight.integrations.cli.main import _parser, main
 from neusight.integrations.cli.trial import (
     Trial,
     trial_json,
@@ -72,6 +73,24 @@ def test_a_trial_that_came_to_nothing_says_why(eager: neusight.Forecast) -> None
     assert trial_json(trial)["problem"] == "it did not run: no"
     assert (trial.gain, trial.models) == (0.0, "")
     assert with_trial([ESTIMATE], trial, smallest_gain=0.0) == [ESTIMATE]
+
+
+@pytest.mark.parametrize("num_gpus", [1, 2])
+def test_several_trials_are_named_by_their_gpus(
+    num_gpus: int, eager: neusight.Forecast,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    trials = [Trial(eager, problem="no")] * num_gpus
+    monkeypatch.setattr(run, "tried_compiling", lambda *_: trials)
+    options = _parser().parse_args(["run", "--gpu", "H100", "--try", "compile", "--quiet"])
+    options.is_command_line = True
+    program = Program("json.tool", (), is_module=True)
+    first = ProgramForecast(program, ProgramOptions(), eager, Outcome(), files="")
+
+    assert run._report(run._requested(options, program), [eager] * num_gpus, first, []) == []
+
+    named = ["", "H100-SXM5-80GB"] * (num_gpus > 1) + ["--try compile: no"]
+    assert capsys.readouterr().out.splitlines()[num_gpus:] == named * num_gpus
 
 
 def test_advice_is_what_the_trial_says_and_no_estimate(trial: Trial) -> None:

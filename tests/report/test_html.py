@@ -8,7 +8,7 @@ import json
 import re
 import shutil
 import subprocess
-from dataclasses import replace
+from dataclasses import astuple, replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +24,7 @@ from neusight.forecast import Forecast
 from neusight.integrations.report import html
 from neusight.integrations.report.html import html_report, report_date
 from neusight.integrations.report.page.colours import KINDS
+from neusight.integrations.report.page.html_tables import Detail
 from neusight.predictors.errors import OptionError
 from neusight.predictors.gpu import GPU, find_gpu
 from neusight.recording.recording import CompiledFrame, GraphBreak, Recording
@@ -355,6 +356,32 @@ def test_a_page_is_small_whatever_is_forecast(monkeypatch: pytest.MonkeyPatch) -
     assert "x" * 300 not in text
     monkeypatch.setattr(html, "_MOST_BYTES", len(text.encode()) // 2)
     assert len(html_report([forecast, forecast.on("T4")]).encode()) < len(text.encode()) // 2
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "details"),
+    [
+        ([999_999], [(9000, 300, 6000)]),
+        ([1_000_000, 500_001], [(9000, 300, 6000), (4500, 150, 3000)]),
+        ([2 * 10**6] * 9, [(max(60, 9000 >> n), max(10, 300 >> n), 6000 >> n) for n in range(9)]),
+    ],
+)
+def test_a_page_of_a_million_bytes_is_drawn_again_with_half_the_detail(
+    num_bytes: list[int], details: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[tuple[int, ...]] = []
+    pages = iter(num_bytes)
+
+    def page(_: object, detail: Detail) -> str:
+        shown.append(astuple(detail))
+        return "ä" * (next(pages) // 2) + "x" * (num_bytes[0] % 2)
+
+    monkeypatch.setattr(html, "_page", page)
+    one: Any = object()
+
+    html_report([one], labels=["one"])
+
+    assert shown == details
 
 
 def test_many_forecasts_share_a_page() -> None:

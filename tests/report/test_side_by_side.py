@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +20,9 @@ from neusight.integrations.report.side_by_side import (
     parse_prices,
     text_table,
 )
+from neusight.output.figures import StepLatency
 from neusight.predictors.errors import OptionError, UnknownGPUError
+from neusight.recording.recording import Batch
 
 
 @pytest.fixture(scope="module")
@@ -170,3 +174,125 @@ def test_equally_fast_gpus_are_all_named_with_the_reason() -> None:
     assert SideBySide((row, equal, slower)).words() == "equally fast: A, B (host-bound)"
     assert SideBySide((row, replace(equal, bound="memory"))).words() == "equally fast: A, B"
     assert SideBySide((row, slower)).words() == "fastest: A"
+
+
+PLAIN = SideBySideRow(
+    gpu="A", latency_us=1500.0, low_us=999.0, high_us=123_456.0, bound="host", mfu=0.12345,
+    fits=True, used_bytes=3 * 2**29, capacity_bytes=80 * 2**30, trained=0.5,
+    samples_per_second=None, tokens_per_second=None, price_per_hour=None,
+    cost_per_thousand_steps=None, cost_per_million_samples=None, cost_per_million_tokens=None,
+    memory_verdict="fits", world_size=1,
+)  # fmt: skip
+
+
+def test_the_table_in_full() -> None:
+    generating = replace(
+        PLAIN, gpu="B", memory_verdict="close", used_bytes=None, ttft_us=2500.0, tpot_us=999.4,
+        samples_per_second=1000.0, price_per_hour=1.0, cost_per_thousand_steps=0.1234,
+        cost_per_million_samples=999.99,
+    )  # fmt: skip
+    tokens = replace(
+        generating, tokens_per_second=12_345.6, cost_per_million_tokens=0.99999, ttft_us=None
+    )
+
+    assert SideBySide((PLAIN, generating)).table().splitlines() == [
+        "GPU  ms a step        80 % range  bound    MFU  trained        GiB   fits  TTFT ms"
+        "  TPOT ms  samples/s  price/h  1000 steps  1M samples",
+        "A         1.50  0.9990 to 123.46   host  12.3%      50%  1.5 of 80    yes        -"
+        "        -          -        -           -           -",
+        "B         1.50  0.9990 to 123.46   host  12.3%      50%    ? of 80  close     2.50"
+        "    0.999      1,000     1.00       0.123      999.99",
+    ]
+    assert SideBySide((PLAIN, tokens)).to_markdown().splitlines() == [
+        "| GPU | ms a step | 80 % range | bound | MFU | trained | GiB | fits | TPOT ms | tokens/s |"
+        " price/h | 1000 steps | 1M tokens |",
+        "| --- |" + " ---: |" * 12,
+        "| A | 1.50 | 0.9990 to 123.46 | host | 12.3% | 50% | 1.5 of 80 | yes |" + " - |" * 5,
+        "| B | 1.50 | 0.9990 to 123.46 | host | 12.3% | 50% | ? of 80 | close | 0.999 | 12,346 |"
+        " 1.00 | 0.123 | 1 |",
+    ]
+    assert SideBySide((PLAIN,)).header()[-1] == "fits"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "tokens", "price", "words"),
+    [
+        (1, 8.0, None, ""),
+        (2, None, None, ""),
+        (2, 8.0, None, "rates and costs are those of all 2 ranks"),
+        (3, None, 1.0, "rates and costs are those of all 3 ranks"),
+    ],
+)
+def test_whose_rates_and_costs_they_are_is_said_where_there_are_any_of_several_ranks(
+    ranks: int, tokens: float | None, price: float | None, words: str
+) -> None:
+    row = replace(PLAIN, world_size=ranks, tokens_per_second=tokens, price_per_hour=price)
+
+    assert SideBySide((row,)).words() == words
+    assert SideBySide(()).words() == ""
+
+
+def test_the_cheapest_fits_and_has_a_price() -> None:
+    a, b, c = (
+        replace(PLAIN, gpu=gpu, latency_us=us, cost_per_thousand_steps=cost)
+        for gpu, us, cost in (("a", 1000.0, 3.0), ("b", 2000.0, 2.0), ("c", 3000.0, 0.0))
+    )
+
+    assert SideBySide((a, b, c)).cheapest is c
+    assert SideBySide((a, b, replace(c, fits=False))).cheapest is b
+    assert SideBySide((a, replace(b, cost_per_thousand_steps=None))).cheapest is None
+    assert SideBySide((a, b)).words() == "fastest: a; cheapest a step: b"
+    assert SideBySide((a,)).words() == ""
+    assert SideBySide((replace(a, fits=False), replace(b, fits=False))).fastest is None
+
+
+def one_step(batch: Batch, latency_us: float, world_size: int = 1, verdict: str = "fits") -> Any:
+    return SimpleNamespace(
+        step_latency_us=StepLatency(latency_us, latency_us / 2, latency_us * 2),
+        memory_verdict=verdict,
+        verdict=SimpleNamespace(
+            whole_batch=batch, replicas=SimpleNamespace(world_size=world_size)
+        ),
+        phases=SimpleNamespace(ttft_us=7.0, tpot_us=(8.0, 9.0)),
+        gpu=SimpleNamespace(name="T4", memory_bytes=16),
+        bound="memory", mfu=0.12345678, coverage={"trained": 0.25}, fits=True,
+        peak_reserved_bytes=5, context_bytes=3,
+    )  # fmt: skip
+
+
+def test_rates_and_costs_of_a_step_by_hand() -> None:
+    """At 3.6 an hour of each of two GPUs, a millisecond costs 2e-6."""
+    both = one_step(Batch(samples=4, tokens=100, source="loader"), 1000.0, world_size=2)
+    nothing = one_step(Batch(), 0.0, verdict="unknown")
+
+    [row] = lay_side_by_side([both], {"T4": 3.6}).rows
+
+    costs = (
+        row.cost_per_thousand_steps, row.cost_per_million_samples, row.cost_per_million_tokens
+    )  # fmt: skip
+    assert costs == pytest.approx((2e-3, 0.5, 0.02))
+    assert replace(
+        row, cost_per_thousand_steps=None, cost_per_million_samples=None,
+        cost_per_million_tokens=None,
+    ) == SideBySideRow(
+        gpu="T4", latency_us=1000.0, low_us=500.0, high_us=2000.0, bound="memory", mfu=0.123457,
+        trained=0.25, fits=True, used_bytes=8, capacity_bytes=16, samples_per_second=4000.0,
+        tokens_per_second=100_000.0, price_per_hour=3.6, cost_per_thousand_steps=None,
+        cost_per_million_samples=None, cost_per_million_tokens=None, memory_verdict="fits",
+        world_size=2, batch_source="loader", ttft_us=7.0, tpot_us=9.0,
+    )  # fmt: skip
+    [row] = lay_side_by_side([nothing], {"T4": 3.6}).rows
+    assert (row.used_bytes, row.samples_per_second, row.tokens_per_second) == (None, None, None)
+    assert (row.cost_per_thousand_steps, row.cost_per_million_samples) == (0.0, None)
+    [row] = lay_side_by_side([one_step(Batch(samples=0, tokens=1), 0.0)]).rows
+    assert (row.samples_per_second, row.tokens_per_second) == (0.0, 0.0)
+
+
+def test_a_price_may_be_nothing_but_not_of_another_gpu() -> None:
+    assert parse_prices(["T4=0"], gpus=["T4"]) == {"T4": 0.0}
+    with pytest.raises(OptionError) as raised:
+        parse_prices(["T4=1"], gpus=["L40S", "A100-SXM4-80GB"])
+    assert str(raised.value) == (
+        "--price names T4, which is not among the GPUs asked for: L40S, A100-SXM4-80GB. "
+        "Ask for T4 too, or leave its price out."
+    )

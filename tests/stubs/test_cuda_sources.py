@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -26,6 +27,23 @@ def test_a_kernel_of_nvrtc_is_launched_by_name_and_priced_by_its_tensors() -> No
 
     assert (launched.num_bytes, launched.kernel_class.value) == (4096 * 4, "custom")
     assert any('register_op("nvrtc::scale")' in line for line in forecast.warnings)
+
+
+def test_a_kernel_is_called_as_torch_s_own() -> None:
+    from torch.cuda import _utils
+
+    cuda: Any = torch.cuda
+    with neusight.forecast_on("H100"):
+        torch.ones(1, device="cuda")
+        kernel = cuda._compile_kernel(SOURCE, "scale")
+    kernels: Any = (type(kernel), _utils._CudaKernel)
+
+    own, torch_s = (
+        [(each.name, each.default) for each in signature(kind.__call__).parameters.values()]
+        for kind in kernels
+    )
+
+    assert own == torch_s
 
 
 def test_an_extension_with_cuda_code_is_refused_with_what_to_do() -> None:

@@ -38,7 +38,7 @@ def _verdict(pair: Pair) -> str:
     was, now = figure_texts(latency)
     one = latency.per or "step"
     reported = f"{was} → {now} a {one}"
-    share = latency.one_after / latency.one_before - 1 if latency.one_before else 0.0
+    share = latency.one_after / latency.one_before - 1
     if latency.one_after == latency.one_before:
         reported += ", the same"
     else:

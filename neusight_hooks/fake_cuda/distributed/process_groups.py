@@ -79,9 +79,7 @@ class _Stores:
 def _install_rendezvous(patches: Patches, rank: Rank, stores: _Stores, *, is_stated: bool) -> None:
     real_init = c10d.init_process_group
 
-    def rendezvous(
-        url: str, rank_given: int = -1, world_size: int = -1, **kwargs: Any
-    ) -> Iterator[tuple[Any, int, int]]:
+    def rendezvous(url: str, *given: Any, **kwargs: Any) -> Iterator[tuple[Any, int, int]]:
         yield stores.make(""), rank.index, rank.world_size
 
     def init_process_group(
@@ -89,7 +87,7 @@ def _install_rendezvous(patches: Patches, rank: Rank, stores: _Stores, *, is_sta
         init_method: str | None = None,
         timeout: Any = None,
         world_size: int = -1,
-        rank_given: int = -1,
+        rank_given: object = None,
         store: Any = None,
         *args: Any,
         **kwargs: Any,

@@ -65,8 +65,8 @@ class AttentionCall:
 def choose_attention(
     call: AttentionCall,
     *,
-    compute_capability: Capability = (9, 0),
-    cudnn_version: int = 92000,
+    compute_capability: Capability,
+    cudnn_version: int,
     vendor: Vendor = "nvidia",
 ) -> AttentionChoice:
     """The backend that PyTorch 2.13 takes for the call on that architecture.
@@ -76,9 +76,10 @@ def choose_attention(
     AOTriton 0.9 to 0.11 on a supported chip; no AMD device has confirmed them: an assumption.
 
     >>> half = TensorSpec((2, 8, 128, 64), (65536, 8192, 64, 1), "float16")
-    >>> choose_attention(AttentionCall(half, half, half))
+    >>> call = AttentionCall(half, half, half)
+    >>> choose_attention(call, compute_capability=(9, 0), cudnn_version=92000)
     'cudnn'
-    >>> choose_attention(AttentionCall(half, half, half), compute_capability=(8, 0))
+    >>> choose_attention(call, compute_capability=(8, 0), cudnn_version=92000)
     'flash'
     """
     order = call.priority or priority(compute_capability, cudnn_version, vendor=vendor)

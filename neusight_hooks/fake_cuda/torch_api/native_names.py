@@ -39,7 +39,7 @@ def install_native_names(
     core: Any = torch._C
     for function in (_broadcast, _broadcast_coalesced, _gather, _scatter):
         patches.set(core, function.__name__, function)
-    patches.set(core, "_cuda_getCurrentRawStream", lambda device=0: recorder.current_stream)
+    patches.set(core, "_cuda_getCurrentRawStream", lambda device: recorder.current_stream)
     patches.set(core, "_show_config", lambda: _build_options(torch.version.cuda))
     if not hasattr(core, "_cuda_CUDAAllocator_AllocatorState"):
         # What torch._inductor.cudagraph_trees imports where torch says that it was built for CUDA.
@@ -64,9 +64,9 @@ def _build_options(cuda: str | None) -> str:
 def _scatter(
     tensor: torch.Tensor,
     devices: Sequence[int],
-    chunk_sizes: Sequence[int] | None = None,
-    dim: int = 0,
-    streams: object = None,
+    chunk_sizes: Sequence[int] | None,
+    dim: int,
+    streams: object,
 ) -> tuple[torch.Tensor, ...]:
     split: Any = torch.split  # has no annotations
     parts = (
@@ -80,9 +80,7 @@ def _scatter(
     )
 
 
-def _gather(
-    tensors: Sequence[torch.Tensor], dim: int, destination: int | None = None
-) -> torch.Tensor:
+def _gather(tensors: Sequence[torch.Tensor], dim: int, destination: int | None) -> torch.Tensor:
     """The parts in one tensor, on a GPU or (index -1) on the CPU."""
     index = 0 if destination is None else destination
     device = torch.device("cpu") if index < 0 else torch.device("cuda", index)
@@ -94,7 +92,7 @@ def _broadcast(tensor: torch.Tensor, devices: Sequence[int]) -> tuple[torch.Tens
 
 
 def _broadcast_coalesced(
-    tensors: Sequence[torch.Tensor], devices: Sequence[int], buffer_size: int = 0
+    tensors: Sequence[torch.Tensor], devices: Sequence[int], buffer_size: int
 ) -> tuple[list[torch.Tensor], ...]:
     return tuple(
         [tensor.to(torch.device("cuda", device)) for tensor in tensors] for device in devices

@@ -125,7 +125,9 @@ def test_a_torch_that_fails_the_self_check_is_reported_with_its_reason(
     ("name", "module", "attribute", "value", "expected"),
     [
         ("platform", platform, "system", "Darwin", "problem, Darwin x86_64, Proven on Linux x86-6"),
-        ("disk", shutil, "disk_usage", Mock(free=2**20), "problem, 0 GiB free in /"),
+        ("disk", shutil, "disk_usage", Mock(free=2**30 - 1), "problem, 1 GiB free in /"),
+        ("disk", shutil, "disk_usage", Mock(free=2**30), "ok, 1 GiB free in /"),
+        ("disk", shutil, "disk_usage", Mock(free=7 * 2**30), "ok, 7 GiB free in /"),
         ("torch", importlib.util, "find_spec", None, "problem, not installed, pip install torch="),
         ("GPU", shutil, "which", None, "absent, none; forecasts need none, only `neusight measur"),
         ("TensorBoard", importlib.metadata, "entry_points", (), "absent, tensorboard "),

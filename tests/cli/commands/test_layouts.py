@@ -93,6 +93,7 @@ def test_several_numbers_of_ranks_are_each_tried_once() -> None:
     ("pipeline", "world_size", "row", "ranks", "expected"),
     [
         (4, 16, SimpleNamespace(latency_us=7.0), (0, 4, 8, 12), 7.0),
+        (2, 16, SimpleNamespace(latency_us=7.0), (0, 8), 7.0),
         (1, 4, None, None, "failed: no"),
     ],
 )

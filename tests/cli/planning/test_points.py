@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
 
+import neusight
 from neusight.fake_cuda.distributed.rank import Rank
 from neusight.integrations.cli.planning import points
 from neusight.integrations.cli.planning.candidates import Candidate
@@ -90,6 +92,16 @@ def test_a_candidate_has_a_point_for_each_gpu(
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.filterwarnings("ignore::neusight.session.NoCudaWorkWarning")
+def test_a_step_that_does_nothing_communicates_nothing() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        pass
+
+    [point] = points._points(Candidate((), Program("train.py", ())), [forecast], {})
+
+    assert (point.exposed_communication_us, point.gpu_hours) == (0.0, 0.0)
+
+
 def test_what_does_not_fit_says_how_much_is_needed(script: str) -> None:
     points = evaluated(request(), candidate(script, str(2**16)))
 
@@ -110,6 +122,17 @@ def test_a_script_that_fails_says_why_in_a_line(script: str, width: str, problem
     assert point.problem == problem
     assert (point.row, point.gpu, point.gpu_hours) == (None, "", None)
     assert point.to_json()["exposed_communication_us"] is None
+
+
+@pytest.mark.parametrize(
+    ("printed", "line"),
+    [(b"", ""), (b"one", "one"), (b"a\n neusight: two \n\n", "two"), (b"neusight: three", "three")],
+)
+def test_the_last_line_of_what_a_script_printed_is_its_reason(printed: bytes, line: str) -> None:
+    errors = io.BytesIO()
+    errors.write(printed)
+
+    assert points._last_line(errors) == line
 
 
 def test_a_script_without_cuda_says_what_to_do(tmp_path: Path) -> None:

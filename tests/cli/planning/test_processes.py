@@ -50,6 +50,13 @@ def test_a_process_that_is_killed_is_lost_and_the_others_go_on() -> None:
     assert done[1] == 1
 
 
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_process_that_ends_by_itself_is_lost_with_its_status(status: int) -> None:
+    done = dict(in_processes(os._exit, [status], at_once=1))
+
+    assert done == {0: LostWorker(f"it ended its process at once, with status {status} (os._exit)")}
+
+
 def test_what_is_left_early_is_ended(tmp_path: Path) -> None:
     def work(item: int) -> int:
         if item == 0:

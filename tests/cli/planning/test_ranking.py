@@ -97,6 +97,46 @@ def test_the_table_shows_a_candidate_in_a_row() -> None:
     assert (cells[5][5], cells[5][-1]) == ("20,000", "0.0556")
 
 
+@pytest.mark.parametrize(("ms", "rate"), [(100, "10"), (100.4, "9.96"), (0.1, "10,000")])
+def test_a_rate_below_ten_has_three_digits(ms: float, rate: str) -> None:
+    table = Ranking((SMALL,), (point(SMALL, row("H100", ms, tokens=None)),)).text()
+
+    assert table.splitlines()[1].split()[7] == rate
+
+
+def test_candidates_are_compared_by_samples_where_not_all_have_tokens() -> None:
+    def of_samples(ms: float, price: float | None) -> SideBySideRow:
+        found = row("H100", ms, tokens=None, price=price)
+        return replace(found, samples_per_second=8e3 / ms, cost_per_million_samples=price)
+
+    found = [point(SMALL, of_samples(10, 2.0)), point(LARGE, of_samples(5, 3.0))]
+    by_cost = Ranking((SMALL, LARGE), tuple(found), "cost")
+
+    assert by_cost.ranked == found
+    assert by_cost.to_json()["unit"] == "samples"
+    header, *lines = by_cost.text().splitlines()
+    assert header.endswith("cost, 1M samples")
+    assert [line.split()[-1] for line in lines[:2]] == ["2", "3"]
+    half = replace(found[1], row=of_samples(5, None))  # one has no price: GPU-hours of both
+    assert Ranking((SMALL, LARGE), (found[0], half), "cost").ranked == [half, found[0]]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_whose_figures_they_are_is_said_of_several_ranks(ranks: int) -> None:
+    text = Ranking((SMALL,), (point(SMALL, row("H100", 10, ranks=ranks)),)).text()
+
+    assert ("rates and costs are those of all ranks" in text) is (ranks > 1)
+
+
+def test_memory_that_is_not_known_is_shown_as_none_and_what_is_close_says_so() -> None:
+    close = point(SMALL, replace(row("H100", 1234.5), used_bytes=None, memory_verdict="close"))
+
+    line = Ranking((SMALL,), (close,)).text().splitlines()[1]
+
+    assert "0.0 of 80  close" in line
+    assert interim_text([close]) == "batch 1 on H100: 1,234.50 ms a step, close (may not fit)"
+
+
 def test_prices_decide_what_is_cheapest() -> None:
     fast = point(SMALL, row("B200", 5, price=10.0))
     cheap = point(SMALL, row("H100", 10, price=2.0))
@@ -130,6 +170,7 @@ def test_none_that_fits_is_reported() -> None:
 
     assert ranking.text().startswith("none of these fits\n")
     assert ranking.to_json()["points"] == []
+    assert Ranking((SMALL,), ()).text().startswith("nothing was done\n")
 
 
 def test_what_was_not_done_is_named() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+import pytest
 import torch
 from compiled_net import steady
 from torch._inductor import config as inductor_config
 
 import neusight
+from neusight.fake_cuda.compiling import fused_kernel
 from neusight.fake_cuda.compiling.fused_kernel import (
     FusedKernel,
     TouchedBuffer,
@@ -18,6 +20,7 @@ from neusight.fake_cuda.compiling.fused_kernel import (
     num_operations,
 )
 from neusight.recording.recording import OpSignature
+from places import require_golden
 
 #: The parts of a softmax over rows too long for registers, as torch 2.13 writes it.
 LOOPED = """
@@ -65,6 +68,39 @@ def test_instructions_of_a_loop_are_those_of_each_element() -> None:
     assert num_instructions(LOOPED) == 2 + 3  # load, maximum; load, difference, store
     assert num_instructions(LOOPED.replace("tmp4 - tmp2", "tl_math.exp(tmp4)")) == 2 + 3 + 6
     assert num_instructions(LOOPED.replace("tmp4 - tmp2", "tmp4 / tmp2")) == 2 + 3 + 6
+
+
+def test_each_line_of_triton_has_its_instructions() -> None:
+    calls = [f"tmp1 = libdevice.{name}(tmp0)" for name in fused_kernel._INSTRUCTIONS]
+    lines = [
+        "tmp1 = tmp0 + tmp2", "tmp1 = tmp0 / tmp2", "tmp1 = (tmp0 / tmp2) / tmp3",
+        "x1 = xindex // 64", "x0 = xindex % 64 // 8", "tmp1 = x0 // 2",
+        "tmp1 = tl.load(in_ptr0 + (x0), None)", "tmp1 = tl.load(in_ptr0 + (x0 % 8), None)",
+        "tmp1 = tl.load(in_ptr0 + (x0), tmp0, other=0.0)", "tl.store(out_ptr0 + (x0), tmp1, None)",
+        "xindex = xoffset + tl.arange(0, XBLOCK)[:]", "tmp1 = tmp0.to(tl.float32)",
+    ]  # fmt: skip
+
+    require_golden(
+        "triton_instructions.txt",
+        [f"{num_instructions(line):3} {line}" for line in (*lines, *calls)],
+    )
+
+
+@pytest.mark.parametrize(
+    ("divisor", "instructions"),
+    [(4, 5 + 1 + 6), (6, 5 + 1 + 21), (8, 5 + 1 + 6)],
+)
+def test_what_is_the_same_for_four_neighbours_is_computed_once(
+    divisor: int, instructions: int
+) -> None:
+    """A hyperbolic tangent, 21 with its value, of what a row holds."""
+    source = f"""
+    x1 = xindex // {divisor}
+    tmp0 = tl.load(in_ptr0 + (x0), None)
+    tmp1 = libdevice.tanh(x1)
+"""
+
+    assert num_instructions(source) == instructions
 
 
 #: A product of a vector, activated first, with a matrix, as torch 2.13 writes it (shortened).

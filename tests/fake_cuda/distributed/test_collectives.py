@@ -162,6 +162,17 @@ def test_sends_and_receives_that_are_batched_are_one_kernel() -> None:
     assert moved_bytes(forecast.recording.steps[-1]) == {("send_recv", "forward"): 4096}
 
 
+@pytest.mark.parametrize(("rank", "source"), [(0, 1), (1, 0), (2, 0)])
+def test_what_is_received_from_anyone_comes_from_the_first_of_the_others(
+    rank: int, source: int
+) -> None:
+    with neusight.forecast_on("H100", world_size=3, rank=rank):
+        join()
+        received = torch.empty(8, device="cuda")
+
+        assert dist.recv(received) == source
+
+
 def test_the_host_waits_at_a_barrier() -> None:
     with neusight.forecast_on("H100", world_size=8) as forecast:
         join()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -16,6 +17,7 @@ GOLDEN = SHARED / "data" / "attention_choice"
 CAPABILITIES = {
     number: divmod(number, 10) for number in (70, 75, 80, 86, 89, 90, 100, 103, 110, 120, 121)
 }
+choose = partial(choose_attention, compute_capability=(9, 0), cudnn_version=92000)
 LETTERS = {"C": "cudnn", "F": "flash", "E": "efficient", "M": "math", "X": "error"}
 
 #: Torch's answers (2.13.0, cuDNN 9.20), one letter for each of CAPABILITIES in order.
@@ -247,7 +249,7 @@ def test_every_recorded_call_gets_the_recorded_backend(architecture: int) -> Non
     assert set(golden) == set(CALLS)
 
     chosen = {
-        name: choose_attention(call, compute_capability=CAPABILITIES[architecture])
+        name: choose(call, compute_capability=CAPABILITIES[architecture])
         for name, call in CALLS.items()
     }
 
@@ -257,11 +259,16 @@ def test_every_recorded_call_gets_the_recorded_backend(architecture: int) -> Non
 @pytest.mark.parametrize("name", EXTRACT)
 def test_the_extract_gets_the_recorded_backend(name: str) -> None:
     chosen = [
-        choose_attention(CALLS[name], compute_capability=capability)
-        for capability in CAPABILITIES.values()
+        choose(CALLS[name], compute_capability=capability) for capability in CAPABILITIES.values()
     ]
 
     assert chosen == [LETTERS[letter] for letter in EXTRACT[name]]
+
+
+def test_a_call_has_the_defaults_of_torch() -> None:
+    spec = contiguous(2, 8, 128, 64)
+
+    assert AttentionCall(spec, spec, spec) == attention()
 
 
 def test_there_are_as_many_calls_as_were_recorded() -> None:
@@ -272,7 +279,7 @@ def test_the_environment_can_put_cudnn_last() -> None:
     order = priority((9, 0), 92000, cudnn_deprioritized=True)
 
     assert order == ("flash", "efficient", "math", "cudnn")
-    assert choose_attention(replace(attention(), priority=order)) == "flash"
+    assert choose(replace(attention(), priority=order)) == "flash"
 
 
 EXPANDED = TensorSpec((2, 1, 128, 128), (128, 128, 1, 0), "bool")  # along the keys
@@ -295,14 +302,104 @@ EXPANDED = TensorSpec((2, 1, 128, 128), (128, 128, 1, 0), "bool")  # along the k
 def test_cudnn_dropout_priority_and_masks_decide_on_hopper(
     call: AttentionCall, options: dict[str, int], expected: str
 ) -> None:
-    assert choose_attention(call, **options) == expected  # type: ignore[arg-type]
+    assert choose(call, **options) == expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("only", "dtype", "first", "letters"),
+    [
+        ("FLASH_ATTENTION", "fp16", (8, 0), "XFFX"),
+        ("EFFICIENT_ATTENTION", "fp32", (5, 0), "XEEX"),
+        ("CUDNN_ATTENTION", "fp16", (8, 0), "XCCX"),
+    ],
+)
+def test_each_kernel_is_built_for_architectures_from_its_first_to_consumer_blackwell(
+    only: str, dtype: str, first: tuple[int, int], letters: str
+) -> None:
+    """sdp_utils.cpp: before the first, the first, sm121 and what comes after it."""
+    capabilities = [(first[0] - 1, 9), first, (12, 1), (12, 2)]
+    call = attention(dtype=dtype, only=only)
+
+    chosen = [choose(call, compute_capability=capability) for capability in capabilities]
+
+    assert chosen == [LETTERS[letter] for letter in letters]
+
+
+@pytest.mark.parametrize(
+    ("capability", "letters"),
+    [
+        ((8, 5), "FFFFFFX"), ((8, 6), "FXXFXFX"), ((8, 9), "FXXFXFX"), ((9, 0), "FFFFFFX"),
+        ((11, 9), "FFFFFFX"), ((12, 0), "FXXFXFX"), ((12, 1), "FXXFXFX"),
+    ],
+)  # fmt: skip
+def test_wide_heads_have_no_gradient_on_chips_with_little_shared_memory(
+    capability: tuple[int, int], letters: str
+) -> None:
+    flash = partial(attention, grad=1, only="FLASH_ATTENTION")
+    calls = [flash(D=size) for size in (192, 193, 224, 225)]
+    calls += [flash(D=225, dropout_p=0.1), flash(D=256), flash(D=257)]
+
+    chosen = [choose(call, compute_capability=capability) for call in calls]
+
+    assert chosen == [LETTERS[letter] for letter in letters]
+    assert choose(attention(D=224, only="FLASH_ATTENTION"), compute_capability=(8, 6)) == "flash"
+
+
+CUDNN = partial(attention, only="CUDNN_ATTENTION")
+
+
+@pytest.mark.parametrize(
+    ("call", "capability", "version", "is_taken"),
+    [
+        (CUDNN(), (9, 0), 89999, False), (CUDNN(), (9, 0), 90000, True),
+        (CUDNN(dropout_p=1 / 16), (9, 0), 91100, True),
+        (CUDNN(dropout_p=1 / 16), (9, 0), 91101, False),
+        (CUDNN(dropout_p=1 / 16), (9, 0), 91399, False),
+        (CUDNN(dropout_p=1 / 16), (9, 0), 91400, True),
+        (CUDNN(dropout_p=1 / 32), (9, 0), 92000, False),
+        (CUDNN(dropout_p=1 / 16, S=1, L=8), (9, 0), 92000, False),
+        (CUDNN(S=1, L=8), (9, 0), 92000, True), (CUDNN(S=8, L=1), (9, 0), 92000, False),
+        (CUDNN(S=8, L=2), (9, 0), 92000, True),
+        (CUDNN(D=128), (8, 0), 90000, True), (CUDNN(D=136), (8, 0), 92000, False),
+        (CUDNN(D=256), (9, 0), 90999, False), (CUDNN(D=256), (9, 0), 91000, True),
+        (CUDNN(D=264), (9, 0), 92000, False), (CUDNN(D=256), (9, 1), 92000, False),
+        (CUDNN(D=192, Dv=128), (10, 0), 91099, False), (CUDNN(D=192, Dv=128), (10, 0), 91100, True),
+        (CUDNN(D=192, Dv=128), (11, 0), 92000, False),
+        (CUDNN(D=192, Dv=136), (10, 3), 92000, False),
+        (CUDNN(D=184, Dv=128), (10, 0), 92000, False),
+        (CUDNN(D=124), (9, 0), 92000, False), (CUDNN(D=64, Dv=60), (9, 0), 92000, False),
+        (CUDNN(H=8, Hk=2, enable_gqa=True), (9, 0), 92000, True),
+        (CUDNN(H=8, Hk=3, enable_gqa=True), (9, 0), 92000, False),
+    ],
+)  # fmt: skip
+def test_what_cudnn_takes_depends_on_its_version(
+    call: AttentionCall, capability: tuple[int, int], version: int, is_taken: bool
+) -> None:
+    found = choose(call, compute_capability=capability, cudnn_version=version)
+
+    assert found == ("cudnn" if is_taken else "error")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "capability", "dim"), [("fp32", (8, 0), 4), ("fp16", (7, 0), 8), ("fp32", (7, 5), 1)]
+)
+def test_heads_of_the_efficient_kernel_are_aligned_where_tensor_cores_read_them(
+    dtype: str, capability: tuple[int, int], dim: int
+) -> None:
+    calls = [
+        attention(dtype=dtype, D=60 + more, only="EFFICIENT_ATTENTION") for more in range(1, 9)
+    ]
+
+    chosen = [choose(call, compute_capability=capability) for call in calls]
+
+    assert chosen == ["error" if more % dim else "efficient" for more in range(61, 69)]
 
 
 def test_the_efficient_kernel_takes_heads_of_one_element_and_none_of_no_element() -> None:
     """Where a GEMM's operands are not aligned (sdp_utils.cpp)."""
     one, none = (attention(D=size, dtype="fp32", only="EFFICIENT_ATTENTION") for size in (1, 0))
 
-    chosen = [choose_attention(call, compute_capability=(7, 0)) for call in (one, none)]
+    chosen = [choose(call, compute_capability=(7, 0)) for call in (one, none)]
 
     assert chosen == ["efficient", "error"]
 
@@ -314,7 +411,7 @@ def test_elements_of_heads_lie_side_by_side_where_a_head_has_several(
     spaced = TensorSpec((2, 8, 128, dim), (8 * 128 * 4 * dim, 128 * 4 * dim, 4 * dim, 4), "float16")
     call = replace(attention(D=dim), query=spaced, key=spaced, value=spaced)
 
-    assert choose_attention(call, compute_capability=(8, 0)) == expected
+    assert choose(call, compute_capability=(8, 0)) == expected
 
 
 @pytest.mark.parametrize(
@@ -333,4 +430,4 @@ def test_elements_of_heads_lie_side_by_side_where_a_head_has_several(
     ],
 )
 def test_amd_never_takes_cudnn(call: AttentionCall, expected: str) -> None:
-    assert choose_attention(call, compute_capability=(9, 4), vendor="amd") == expected
+    assert choose(call, compute_capability=(9, 4), vendor="amd") == expected

@@ -203,6 +203,29 @@ def test_a_new_stream_has_a_lane_of_its_own_and_streams_nest() -> None:
     assert answers == (False, True, True, True)
 
 
+def test_a_pool_of_32_streams_is_handed_out_in_turn_and_urgent_ones_are_kept() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        torch.ones(1, device="cuda")
+        streams = [torch.cuda.Stream(priority=number - 33) for number in range(35)]
+        numbers = [stream.stream_id for stream in streams]
+
+    assert numbers == [*range(33, 65), 33, 34, 35]
+    urgent = [int(number) for number in forecast.recording.options["urgent_streams"].split(",")]
+    assert urgent == sorted({*numbers[:33]})
+
+
+def test_a_negative_number_of_a_device_changes_nothing() -> None:
+    cuda: Any = torch.cuda
+    with neusight.forecast_on("H100", world_size=3):
+        torch.ones(1, device="cuda")
+        cuda.set_device(2)
+        cuda.set_device(-1)
+        before = [cuda.current_device(), cuda._exchange_device(-1), cuda._exchange_device(0)]
+        after = [cuda.current_device(), cuda._exchange_device(1), cuda.current_device()]
+
+    assert (before, after) == ([2, 2, 2], [0, 0, 1])
+
+
 def test_events_order_streams() -> None:
     with neusight.forecast_on("H100") as forecast:
         side = torch.cuda.Stream()
@@ -313,10 +336,12 @@ def test_the_properties_are_those_of_the_gpu_and_of_its_architecture() -> None:
             found.regs_per_multiprocessor, found.shared_memory_per_block,
             found.shared_memory_per_block_optin, found.shared_memory_per_multiprocessor,
             found.L2_cache_size, found.clock_rate, found.memory_clock_rate, found.memory_bus_width,
+            found.pci_bus_id, found.pci_device_id, found.pci_domain_id,
+            found.is_integrated, found.is_multi_gpu_board,
         )  # fmt: skip
 
     assert numbers == (
-        32, 2048, 1024, 65536, 49152, 232448, 233472, 50 * 2**20, 1_830_000, 0, 0
+        32, 2048, 1024, 65536, 49152, 232448, 233472, 50 * 2**20, 1_830_000, *[0] * 7
     )  # fmt: skip
 
 

@@ -36,11 +36,11 @@ def test_data_parallel_on_one_gpu_trains() -> None:
 def test_parts_come_together_again() -> None:
     core: Any = torch._C
     with neusight.forecast_on("H100", world_size=2):
-        parts = core._scatter(torch.randn(5, 3), [0, 1], [2, 3], 0)
+        parts = core._scatter(torch.randn(5, 3), [0, 1], [2, 3], 0, None)
         assert [(part.shape[0], part.device.index) for part in parts] == [(2, 0), (3, 1)]
         assert core._gather(parts, 0, 1).device == torch.device("cuda", 1)
         assert core._gather(parts, 0, -1).shape == (5, 3)
-        ((first,), (second,)) = core._broadcast_coalesced([parts[0]], [0, 1])
+        ((first,), (second,)) = core._broadcast_coalesced([parts[0]], [0, 1], 2**20)
         assert (first.device.index, second.device.index) == (0, 1)
         assert len(core._broadcast(parts[0], [0, 1])) == 2
 

@@ -254,6 +254,22 @@ def test_ctc_loss_runs() -> None:
     assert "_ctc_loss" in op_names("H100", program)
 
 
+def test_what_a_call_leaves_out_is_as_torch_has_it() -> None:
+    def program() -> None:
+        attention()
+        lengths = torch.full((2,), 20), torch.full((2,), 3)
+        targets = torch.ones(2, 3, dtype=torch.long, device="cuda")
+        F.ctc_loss(torch.zeros(20, 2, 5, device="cuda"), targets, *lengths)
+
+    found = calls("H100", program)
+
+    [attended] = [call for call in found if "_cudnn_attention" in call.signature.op]
+    [lost] = [call for call in found if call.signature.op == "aten::_ctc_loss"]
+    assert attended.signature.by_name.get("dropout_p", 0.0) == 0.0
+    assert lost.signature.by_name.get("blank", 0) == 0
+    assert "aten::mean" in [call.signature.op for call in found]  # the reduction
+
+
 @pytest.mark.parametrize(
     "function",
     [

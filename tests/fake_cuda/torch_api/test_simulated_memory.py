@@ -171,6 +171,22 @@ def test_a_share_of_the_memory_is_all_there_is() -> None:
     assert forecast.fits
 
 
+def test_the_history_says_how_much_was_free_when_memory_ran_out() -> None:
+    target = find_gpu("H100")
+    with neusight.forecast_on("H100", on_out_of_memory="raise"):
+        torch.cuda.memory._record_memory_history()
+        kept = torch.empty(40 * MIB, dtype=torch.uint8, device="cuda")
+        with pytest.raises(torch.OutOfMemoryError):
+            torch.empty(target.memory_bytes, dtype=torch.uint8, device="cuda")
+        [trace] = torch.cuda.memory._snapshot()["device_traces"]
+
+    [event] = [entry for entry in trace if entry["action"] == "oom"]
+    assert kept is not None
+    assert (event["size"], event["device_free"]) == (
+        target.memory_bytes, target.memory_bytes - target.context_bytes - 40 * MIB
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("fraction", [1, -0.5, 1.5])
 def test_a_share_that_is_none_is_refused_as_torch_does(fraction: float) -> None:
     with (

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from functools import partial
+from inspect import signature
 from typing import Any, cast
 
 import pytest
@@ -119,14 +121,18 @@ def test_a_program_may_ask_for_the_gpu_and_measure() -> None:
         driver = triton.runtime.driver.active
         x = torch.ones(NUM, device="cuda")
         took_ms = triton.testing.do_bench(lambda: add[(4,)](x, x, NUM, BLOCK=1024))
-        several = triton.testing.do_bench(lambda: x + x, quantiles=[0.5, 0.2, 0.8])
+        bench = partial(triton.testing.do_bench, lambda: x + x)
+        one, several = bench(quantiles=[0.5]), bench(quantiles=[0.5, 0.2, 0.8])
+        every = bench(return_mode="all")
         kernel = add.warmup(x, x, NUM, BLOCK=1024, grid=(1,))
         found = driver.get_device_properties(0)
 
         assert (driver.get_current_target().arch, found["multiprocessor_count"]) == (90, 132)
         assert driver.get_active_torch_device() == torch.device("cuda", 0)
         assert 0.001 < took_ms < 0.1
-        assert len(several) == 3
+        assert several == pytest.approx([one] * 3) and every == pytest.approx([one])
+        defaults = [each.default for each in signature(bench.func).parameters.values()][1:]
+        assert defaults == [25, 100, None, None, "mean"]  # triton/testing.py
         assert kernel.n_regs > 0
 
 

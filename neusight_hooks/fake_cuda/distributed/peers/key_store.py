@@ -97,13 +97,13 @@ def key_store_classes(link: Link) -> dict[str, type]:
 
     class TCPStore(KeyStore):
         def __init__(
-            self, host_name: str = "", port: int = 0, *arguments: object, **options: object
+            self, host_name: str, port: int, *arguments: object, **options: object
         ) -> None:
             super().__init__(link, f"tcp {port}")
             self.host, self.port = host_name, port
 
     class FileStore(KeyStore):
-        def __init__(self, file_name: str = "", world_size: int = -1) -> None:
+        def __init__(self, file_name: str, world_size: object = None) -> None:
             super().__init__(link, f"file {file_name}")
             self.path = file_name
 

@@ -136,7 +136,7 @@ def zero(rank: int, **options: Any) -> tuple[dict[Any, int], Any]:
             model(x).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
-        optimizer.consolidate_state_dict(to=rank)
+        optimizer.consolidate_state_dict(**({"to": rank} if rank else {}))  # else to rank 0
         state = optimizer.state_dict()
     return dict(moved_bytes(training_step(forecast))), state
 

@@ -77,5 +77,6 @@ def test_a_workspace_grows_and_lends_parts_of_each_ranks_memory() -> None:
 
     assert sizes == [64, 64, 128]
     assert (shape, offset, other.numel()) == ((4, 2), 8, 8)
-    names = [kernel.name for kernel, _ in found.kernels]
-    assert names[-2:] == [PEER_COPY, "fill"]
+    copy, signal = [kernel for kernel, _ in found.kernels][-2:]
+    assert (copy.name, copy.bytes_written) == (PEER_COPY, 4 * 2 * 2)
+    assert (signal.name, signal.bytes_written) == ("fill", 4)

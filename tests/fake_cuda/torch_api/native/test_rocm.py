@@ -81,6 +81,13 @@ def test_a_gpu_of_an_architecture_that_no_wheel_has_counts_as_built_for() -> Non
     assert l2_of_a_die(own) == own.l2_bytes
 
 
+def test_the_version_that_torch_was_compiled_for_is_one_number() -> None:
+    """HIP_VERSION of hip_version.h."""
+    compiled_version = on("MI300X", lambda: torch._C._cuda_getCompiledVersion())
+
+    assert compiled_version == 70_226_015
+
+
 def test_cudnn_is_miopen_and_products_are_hipblaslt_s() -> None:
     def program() -> tuple[Any, ...]:
         blas = torch.backends.cuda.preferred_blas_library
