@@ -401,21 +401,22 @@ LOGITS = (
 
 
 @pytest.mark.parametrize(
-    ("changed", "expected"),
+    ("reduction", "weights", "expected"),
     [
-        ({"reduction": 0}, LOGITS),
-        ({"reduction": 1}, f"{LOGITS} mean[mean[as_strided *]]"),
-        ({"reduction": 2}, f"{LOGITS} sum[sum[as_strided *]]"),
-        ({"reduction": 1, "weight": spec(8)}, ""),
-        ({"reduction": 1, "pos_weight": spec(8)}, ""),
+        (0, (None, None), LOGITS),
+        (1, (None, None), f"{LOGITS} mean[mean[as_strided *]]"),
+        (2, (None, None), f"{LOGITS} sum[sum[as_strided *]]"),
+        (1, (spec(8), None), ""),
+        (1, (None, spec(8)), ""),
     ],
 )
 def test_a_loss_of_logits_is_reduced_as_is_stated(
-    changed: dict[str, Argument], expected: str
+    reduction: int, weights: tuple[TensorSpec | None, TensorSpec | None], expected: str
 ) -> None:
     found = inside(
-        "binary_cross_entropy_with_logits", self=spec(4, 8), target=spec(4, 8), **changed
-    )
+        "binary_cross_entropy_with_logits", self=spec(4, 8), target=spec(4, 8),
+        weight=weights[0], pos_weight=weights[1], reduction=reduction,
+    )  # fmt: skip
 
     assert found == expected
 
