@@ -127,6 +127,9 @@ def convolutions() -> Iterator[Kernel]:
             yield Kernel.convolution(
                 directed, dtype="float32", compute="tf32", layout=layout, variant=variant
             )
+    for channels, groups in product((64, 256), (4, 16)):
+        volume = sizes[10]._replace(in_channels=channels, out_channels=channels, groups=groups)
+        yield Kernel.convolution(volume, dtype="float32", compute="tf32", layout="channels_last")
 
 
 #: What a row of the table of kernels bound by memory is, without its size and dtype.
@@ -228,6 +231,8 @@ def memory_bound() -> Iterator[Kernel]:
     sizes = ((12, 30_000, "float32"), (3000, 4096, "bfloat16"), (200_000, 100, "float32"))
     for row, size in product(MEMORY_BOUND, sizes):
         yield _rows(*row, *size)
+    for width in (2**18, 2**20, 2**22, 2**24):
+        yield moving(KernelClass.REDUCTION, "sum", 1, width, "float32", writes=1 / width)
 
 
 def rows() -> Iterator[Kernel]:

@@ -90,8 +90,8 @@ _TILE_Q = 128
 
 #: vLLM's all-reduce between GPUs that NVLink joins: up to these bytes every rank reads all others'
 #: (one shot), up to the limit in two halves (vllm/csrc/custom_all_reduce.cuh).
-_ONE_SHOT_BYTES = {2: 2**23, 4: 2**19, 8: 2**18}
 _CUSTOM_LIMIT = 2**23
+_ONE_SHOT_BYTES = {2: _CUSTOM_LIMIT, 4: 2**19, 8: 2**18}
 
 #: Nodes an octave at which attention is priced; between them it is interpolated.
 _NODES = 8

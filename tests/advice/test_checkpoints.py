@@ -15,6 +15,7 @@ from neusight.recording.recording import (
     Entry,
     Free,
     Mark,
+    MarkKind,
     MathMode,
     OpCall,
     Recording,
@@ -91,7 +92,7 @@ def program(text: str, *, kind: StepKind = "train") -> Recording:
     for words in map(str.split, text.split(",")):
         match words:
             case ["begin" | "end" as what, path, *detail]:
-                mark = "module_begin" if what == "begin" else "module_end"
+                mark: MarkKind = "module_begin" if what == "begin" else "module_end"
                 entries.append(Mark(mark, path, detail[0] if detail else "Block"))
             case ["forward" | "backward" as phase, *path]:
                 signature = call("relu", spec(4))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import neusight
 from neusight.advice.tensors import parameter_shapes, tensors_of
-from neusight.recording.recording import Alloc, MathMode, OpCall, Step, TensorSpec
+from neusight.recording.recording import Alloc, Entry, MathMode, OpCall, Step, TensorSpec
 from op_calls import call, spec
 from timelines import recording_of
 
@@ -23,7 +23,12 @@ def test_an_allocation_is_the_output_that_needs_as_many_bytes() -> None:
     sizes = (24, 128, 30, 64, 0, 128, 128)
     allocs = [Alloc(at, size, op="aten::some") for at, size in enumerate(sizes)]
     other = Alloc(9, 24, op="aten::other")
-    entries = (Alloc(8, 24, op=""), OpCall(call("some", *outputs), MathMode()), *allocs, other)
+    entries: tuple[Entry, ...] = (
+        Alloc(8, 24, op=""),
+        OpCall(call("some", *outputs), MathMode()),
+        *allocs,
+        other,
+    )
 
     found = tensors_of(recording_of(Step("train", entries)))
 

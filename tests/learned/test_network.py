@@ -11,6 +11,7 @@ import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -96,21 +97,91 @@ def test_a_file_that_unpacks_to_more_than_8_mib_is_refused_unread(tmp_path: Path
         load_network(path)
 
 
-def test_figures_that_do_not_fit_together_are_refused(tmp_path: Path) -> None:
-    wrong = {
-        "ranges": replace(SMALL_NETWORK, low=np.zeros(2)),
-        "not finite": replace(SMALL_NETWORK, mean=np.array([0.0, np.nan, 0.0])),
-        "layers": replace(SMALL_NETWORK, layers=((np.ones((1, 2)), np.ones(1)),)),
-        "intervals": replace(SMALL_NETWORK, spreads=np.zeros((1, 4))),
-        "rows": replace(SMALL_NETWORK, spreads=np.ones((2, 4))),
-        "outputs": replace(SMALL_NETWORK, layers=((np.ones((2, 3)), np.ones(2)),)),
-        "many layers": replace(SMALL_NETWORK, layers=SMALL_NETWORK.layers * 9),
-        "bound": replace(SMALL_NETWORK, bound=101.0),
-    }
-    for name, network in wrong.items():
-        save_network(network, tmp_path / f"{name}.npz")
-        with pytest.raises(WeightsError, match=f"{name}.npz"):
-            load_network(tmp_path / f"{name}.npz")
+SQUARE = (np.ones((3, 3)), np.ones(3))
+LAST = (np.ones((1, 3)), np.ones(1))
+RANGES, LAYERS = "its feature ranges do not fit its features", "its layers do not fit together"
+INTERVALS, FIGURE = "its intervals or layers are wrong", "a figure is not a float64 of a size"
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"low": np.zeros(2)}, RANGES),
+        ({"high": np.zeros(4)}, RANGES),
+        ({"mean": np.zeros((3, 1))}, RANGES),
+        ({"scale": np.array([1.0, 0.9e-9, 1.0])}, RANGES),
+        ({"mean": np.array([0.0, np.nan, 0.0])}, FIGURE),
+        ({"mean": np.array([0.0, -1.1e9, 0.0])}, FIGURE),
+        ({"high": np.ones(3, np.float32)}, FIGURE),
+        ({"layers": ((np.ones((1, 3)), np.array([1.1e9])),)}, FIGURE),
+        ({"layers": ((np.ones((1, 2)), np.ones(1)),)}, LAYERS),
+        ({"layers": ((np.ones((2, 3)), np.ones(1)),)}, LAYERS),
+        ({"layers": ((np.ones((1, 3)), np.ones((1, 1))),)}, LAYERS),
+        ({"layers": ((np.ones(3), np.ones(1)),)}, LAYERS),
+        ({"layers": (LAST, LAST)}, LAYERS),
+        ({"layers": ()}, INTERVALS),
+        ({"spreads": np.array([[0.1, 0.1, 0.0, 0.1]])}, INTERVALS),
+        ({"spreads": np.ones((2, 4))}, INTERVALS),
+        ({"spreads": np.ones((1, 5))}, INTERVALS),
+        ({"gpus": (), "spreads": np.ones((1, 4))}, INTERVALS),
+        ({"layers": (SQUARE,)}, "its last layer must give one figure"),
+        ({"layers": (SQUARE,) * 8 + (LAST,)}, "at most 8"),
+        ({"bound": 101.0}, "bound"),
+        ({"bound": -0.1}, "bound"),
+    ],
+)
+def test_figures_that_do_not_fit_together_are_refused(
+    changed: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "gemm.npz"
+    save_network(replace(SMALL_NETWORK, **changed), path)
+
+    with pytest.raises(WeightsError, match=rf"gemm\.npz.*{reason}"):
+        load_network(path)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"scale": np.array([1.0, 1e-9, 1e9])},
+        {"mean": np.array([0.0, 1e9, -1e9])},
+        {"layers": (SQUARE,) * 7 + (LAST,)},
+        {"gpus": (), "spreads": np.ones((4, 4))},
+        {"gpus": ("G", "H"), "spreads": np.full((2, 4), 1e-9)},
+        {"bound": 100.0},
+        {"bound": 0.0},
+    ],
+)
+def test_figures_at_the_bounds_are_read(changed: dict[str, Any], tmp_path: Path) -> None:
+    network = replace(SMALL_NETWORK, **changed)
+    save_network(network, tmp_path / "gemm.npz")
+
+    found = load_network(tmp_path / "gemm.npz")
+
+    assert (found.bound, found.gpus, len(found.layers)) == (
+        network.bound,
+        network.gpus,
+        len(network.layers),
+    )
+    for name in ("low", "high", "mean", "scale", "spreads"):
+        assert np.array_equal(getattr(found, name), getattr(network, name))
+
+
+@pytest.mark.parametrize(("excess", "is_read"), [(0, True), (1, False)])
+def test_a_weight_file_has_8_mib_at_most(excess: int, is_read: bool, tmp_path: Path) -> None:
+    path = tmp_path / "gemm.npz"
+    path.write_bytes(bytes(8 * 2**20 + excess))
+
+    reason = "not a zip file" if is_read else "it holds more than 8 MiB"
+    with pytest.raises(WeightsError, match=reason):
+        load_network(path)
+
+
+@pytest.mark.parametrize(
+    ("values", "outside"), [((1.0, -1.0, 0.0), 0), ((1.1, 0.0, 0.0), 1), ((0.0, -1.1, 2.0), 2)]
+)
+def test_features_beyond_the_range_are_counted(values: tuple[float, ...], outside: int) -> None:
+    assert SMALL_NETWORK.num_outside(np.array([values])).tolist() == [outside]
 
 
 @pytest.mark.parametrize(

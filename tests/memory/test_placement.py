@@ -75,10 +75,10 @@ def test_workspace_of_the_first_product_is_kept_and_one_for_each_thread() -> Non
         (MIB, "activation"),
     ]
     assert memory.steps[-1].end_allocated == 64 * MIB
-    made, taken = memory.events[:2]
-    assert made == MemoryEvent(0, 0, MIB, 0x7F0000000000, MIB, 2 * MIB, entries[1])
+    first, second = memory.events[:2]
+    assert first == MemoryEvent(0, 0, MIB, 0x7F0000000000, MIB, 2 * MIB, entries[1])
     workspace = Alloc(-1, 32 * MIB, "(cuBLAS)", "aten::mm", "forward", "workspace")
-    assert taken == MemoryEvent(
+    assert second == MemoryEvent(
         0, 0, 32 * MIB, 0x7F0000000000 + 2 * MIB, 33 * MIB, 34 * MIB, workspace
     )
 

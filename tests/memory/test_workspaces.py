@@ -174,8 +174,9 @@ def test_winograd_begins_at_128_channels_and_for_weights_at_64(
     """32 images of 5 x 8: 2 x 2 tiles each."""
     image, weight = tensor(32, inputs, 5, 8), tensor(outputs, inputs, 3, 3)
     result = tensor(32, outputs, 5, 8)
-    shared = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "transposed": False}
-    calls = (
+    shared: dict[str, Argument] = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1)}
+    shared["transposed"] = False
+    calls: tuple[dict[str, Argument], ...] = (
         {"input": image, "weight": weight, "bias": None, **shared, "groups": 1},
         {
             "grad_output": result, "input": image, "weight": weight, **shared, "groups": 1,

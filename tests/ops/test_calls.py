@@ -3,7 +3,11 @@ NEUSIGHT_UPDATE_GOLDEN=1 rewrites them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+from difflib import unified_diff
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from priced_kernels import described
@@ -75,6 +79,105 @@ MADE = """\
 "_ctc_loss", s(1), s(1, 50, 21), log_probs=s(50, 20), targets=i(10)
 "_ctc_loss_backward", s(50, 20), grad=s(1), log_probs=s(50, 20), targets=i(9), log_alpha=s(50, 21)
 "multinomial", i(0, 3), self=s(0, 9), num_samples=3
+"torchvision::nms", i(7), dets=s(130, 4), scores=s(130)
+"torchvision::roi_align", s(3, 16, 2, 2), input_=s(2, 16, 32, 32), rois=s(3, 5)
+"torchvision::ps_roi_pool", s(3, 16, 7, 7), input_=s(2, 16, 9, 9), rois=s(3, 5), sampling_ratio=3
+"torchvision::_roi_align_backward", s(2, 16, 32, 32), grad=s(3, 16, 2, 2), rois=s(3, 5)
+"torchvision::_roi_pool_backward", s(2, 16, 9, 9), grad=s(99, 16, 7, 7), rois=s(99, 5)
+"torchvision::deform_conv2d", s(34, 8, 7, 7), **deformed, bias=s(8), groups=2
+"torchvision::deform_conv2d", s(34, 0, 7, 7), **deformed, bias=s(0), groups=2
+"torchvision::_deform_conv2d_backward", s(34, 4, 9, 9), grad=s(34, 8, 7, 7), **deformed, bias=s(8)
+"mamba_ssm::selective_scan", h(2, 32, 100), u=h(2, 32, 100), delta=h(2, 32, 100), A=s(32, 16)
+"mamba_ssm::selective_scan_backward", h(2, 32, 100), u=h(2, 32, 100), A=s(32, 16)
+"mamba_ssm::selective_scan", h(2, 32, 0), u=h(2, 32, 0), A=s(32, 16)
+"mamba_ssm::chunk_scan", x=h(2, 100, 8, 32), B=h(2, 100, 4, 16), chunk_size=64
+"mamba_ssm::chunk_scan_backward", x=h(2, 50, 8, 32), B=h(2, 50, 1, 9), chunk_size=64
+"mamba_ssm::chunk_scan", x=h(2, 0, 8, 32), B=h(2, 0, 4, 16), chunk_size=64
+"bitsandbytes::gemm_4bit", h(32, 64), A=h(32, 128), **packed4, blocksize=64
+"bitsandbytes::gemm_4bit", h(33, 64), A=h(33, 128), **packed4, blocksize=64
+"bitsandbytes::gemm_4bit", h(2, 64), A=h(2, 128), **packed4, blocksize=48
+"bitsandbytes::gemm_4bit", h(0, 64), A=h(0, 128), **packed4, blocksize=48
+"bitsandbytes::gemv_4bit", h(1, 64), A=h(1, 128), **packed4
+"gptqmodel::marlin_gemm", h(8, 64), input_=h(8, 128), qweight=i(8, 128), scales=h(2, 64)
+"quanto::unpack", i8(64, 128), self=i8(16, 128), bits=2
+"bitsandbytes::int8_scaled_mm", h(8, 5), **in_8bit, bias=h(5)
+"bitsandbytes::int8_scaled_mm", s(8, 5), **in_8bit, bias=s(5)
+"bitsandbytes::int8_mixed_scaled_mm", h(8, 5), **mixed, outlier_cols=i(3)
+"bitsandbytes::int8_mixed_scaled_mm", h(8, 5), **mixed, outlier_cols=i(0)
+"bitsandbytes::optimizer_update_8bit_blockwise", g=h(512), p=h(512), state1=i8(512), absmax1=s(2)
+"bitsandbytes::optimizer_update_32bit", g=s(64), p=s(64), state1=s(64), state2=s(64), max_unorm=0.5
+"bitsandbytes::optimizer_update_32bit", g=s(64), p=s(64), state1=s(64), max_unorm=0.0
+"flash_attn::cross_entropy", s(64), logits=h(64, 1000), labels=i(64)
+"flash_attn::cross_entropy_backward_inplace", logits=h(64, 1000), labels=i(64)
+"causal_conv1d::conv_backward", h(2, 32, 100), x=h(2, 32, 100), dout=h(2, 32, 100)
+"flash_attn::norm", h(64, 256), x=h(64, 256), residual=s(64, 256), weight=h(256)
+"flash_attn::norm", h(64, 256), x=h(64, 256), weight=h(256), is_rms=False
+"flash_attn::norm_backward", h(64, 256), dy=h(64, 256), x=h(64, 256), mean=s(0)
+"flash_attn::norm_backward", h(64, 256), dy=h(64, 256), x=h(64, 256), mean=s(64)
+"flash_attn::rotary", h(2, 9, 4, 64), x=h(2, 9, 4, 64), cos=h(9, 16), sin=h(9, 16)
+"flash_attn::rotary_inplace", x=h(2, 9, 4, 64), cos=h(9, 16), sin=h(9, 16)
+"_scaled_dot_product_flash_attention", h(2, 8, 99, 64), **first, is_causal=True
+"_scaled_dot_product_flash_attention_backward", h(2, 8, 99, 64), grad_out=s(9), **first
+"_flash_attention_forward", h(2, 99, 8, 64), **behind, is_causal=True
+"_flash_attention_forward", h(2, 99, 8, 64), **behind, window_size_left=10, window_size_right=20
+"_flash_attention_forward", h(2, 99, 8, 64), **behind, window_size_left=10, is_causal=True
+"_flash_attention_backward", h(2, 99, 8, 64), grad_out=s(9), **behind, window_size_left=-1
+"flash_attn_3::forward", h(2, 99, 8, 64), **behind
+"flash_attn::triton_forward", h(2, 99, 8, 64), **behind
+"flash_attn::with_kvcache", h(2, 99, 8, 64), **held, length=130, window_size_left=-1
+"flash_attn_3::with_kvcache", h(2, 99, 8, 64), **held, length=130, window_size_left=9
+"_efficient_attention_forward", s(2, 99, 8, 64), **behind, custom_mask_type=1
+"_efficient_attention_forward", s(2, 99, 8, 64), **behind, custom_mask_type=2, bias=h(2, 8, 99, 9)
+"_efficient_attention_backward", s(2, 99, 8, 64), grad_out_=h(2, 99, 8, 64), **behind
+"_scaled_dot_product_efficient_attention_backward", **first, attn_bias=h(1, 1, 99, 130), **all4
+"_scaled_dot_product_efficient_attention_backward", **first, attn_bias=h(2, 8, 99, 130), **all4
+"cudnn_convolution_relu", wide, self=image, weight=s(8, 4, 1, 1), bias=s(8), **single
+"cudnn_convolution_add_relu", wide, self=image, weight=s(8, 2, 1, 1), z=wide, bias=None, **grouped
+"lu_unpack", s(9, 9), s(9, 9), s(9, 9), LU_data=s(9, 9), LU_pivots=i(9)
+"_weight_int4pack_mm", h(8, 64), self=h(8, 128), mat2=i(8, 64), qScaleAndZeros=h(4, 64, 2)
+"_trilinear", s(8, 5, 6), i1=s(8, 3), i2=s(5, 3, 4), i3=s(8, 4), **expanded
+"_cslt_sparse_mm", h(64, 5), compressed_A=h(64, 36), dense_B=h(64, 5)
+"_sparse_semi_structured_linear", h(5, 64), input_=h(5, 64), weight=h(64, 32), meta=i(64)
+"_sparse_semi_structured_linear", h(0, 64), input_=h(0, 64), weight=h(64, 32), meta=h(64, 4)
+"_convert_weight_to_int4pack", i(64, 8), self=i(64, 128), innerKTiles=8
+"_cslt_compress", h(64, 36), input_=h(64, 64)
+"_upsample_nearest_exact2d_backward", s(2, 4, 9, 9), grad_output=s(2, 4, 18, 27)
+"upsample_nearest1d_backward", s(2, 4, 9), grad_output=s(2, 4, 18)
+"dist", s(), self=s(64, 9), other=s(64, 9)
+"_nested_tensor_from_mask_left_aligned", t=s(4, 9, 8), mask=s(4, 9, dtype="bool")
+"_nested_tensor_from_mask", s(20, 8), t=s(4, 9, 8), mask=s(4, 9, dtype="bool")
+"to_padded_tensor", s(4, 9, 8), self=s(20, 8), padding=0.0
+"_masked_softmax", s(4, 9), self=s(4, 9), mask=s(4, 9, dtype="bool")
+"_masked_softmax", s(4, 9), self=s(4, 9), mask=s(4, 9, dtype="bool"), dim=0
+"_masked_softmax_backward", s(4, 9), grad_output=s(4, 9), output=s(4, 9), mask=bools
+"_masked_scale", s(64, 9), self=s(64, 9), mask=s(64, 9, dtype="bool"), scale=2.0
+"_copy_from", s(64), self=s(64, device="cpu"), dst=s(64)
+"_copy_from", s(64), self=s(64), dst=h(64)
+"neusight::peer_copy", s(64), self=s(64), src=s(64)
+"is_nonzero", self=s()
+"_pack_padded_sequence", s(30, 8), i(9), input_=s(9, 4, 8), lengths=i(4)
+"_pack_padded_sequence_backward", s(9, 4, 8), grad=s(30, 8), input_size=(9, 4, 8)
+"allclose", self=s(64, 9), other=s(64, 9)
+"isin", s(64, dtype="bool"), overload="Tensor_Tensor", elements=i(64), test=i(3)
+"_unsafe_masked_index", s(9, 8), self=s(64, 8), mask=s(9, dtype="bool"), indices=(i(9),), fill=0
+"_c10d_functional::all_gather_into_tensor", s(8, 64), input_=s(64), group_name="size=8"
+"c10d::allgather_", output_tensors=(s(64), s(64)), input_tensors=(s(64),), process_group="size=2"
+"c10d::alltoall_base_", input_=(s(64),), input_split_sizes=(16,) * 4, process_group="size=4"
+"c10d::alltoall_", input_tensors=(s(64), s(9)), output_tensors=(s(64), s(9)), process_group="size=2"
+"c10d::barrier", tensor=s(1), process_group="size=8"
+"c10d::_allgather_base_", output_tensor=(s(8, 64),), input_tensor=(s(64),), process_group="size=8"
+"c10d::_reduce_scatter_base_", output_tensor=(s(64),), input_tensor=(s(8, 64),), group="size=8"
+"c10d::gather_", output_tensors=(s(64),) * 4, input_tensors=(s(64),), process_group="size=4"
+"c10d::gather_", output_tensors=(), input_tensors=(s(64),), process_group="size=4"
+"c10d::scatter_", output_tensors=(s(64),), input_tensors=(s(64),) * 4, process_group="size=4"
+"_c10d_functional::reduce_scatter_tensor", s(8), input_=(s(64),), group_name="size=8"
+"c10d::reduce_scatter_", output_tensors=(s(8),), input_tensors=(s(8),) * 8, process_group="size=8"
+"_c10d_functional::batch_p2p_ops", op_list=("isend", "irecv"), tensors=(s(64), s(99))
+"_c10d_functional::all_reduce", s(64), input_=(s(64),), reduce_op="sum", group_name="size=8"
+"_c10d_functional::wait_tensor", s(64), tensor=s(64)
+"fsdp::all_gather_copy_in", s(8, 64), s(64), all_gather_inputs=(h(9), h(55)), rank=0
+"fsdp::split_with_sizes_copy", all_gather_output=h(8, 64), out=(h(72), h(440)), dim=1
+"fsdp::chunk_cat", tensors=(h(9, 8), h(55)), dim=0, num_chunks=8, out=s(8, 16)
 """
 
 
@@ -88,12 +191,74 @@ def test_calls_launch_the_kernels_of_the_golden_table() -> None:
     require_golden("op_kernels.txt", lines)
 
 
+#: Settings of torch that change kernels, each beside those that are recorded.
+MODES: tuple[dict[str, Any], ...] = (
+    {"cudnn_benchmark": True}, {"deterministic": True}, {"cudnn_enabled": False},
+    {"miopen": True}, {"half_dtypes": ()},
+)  # fmt: skip
+
+
+def test_releases_and_settings_launch_other_kernels_as_the_golden_table_has_them() -> None:
+    """The calls whose kernels are others than those of the release before, or than as recorded."""
+    releases = [launched(torch=(2, minor)) for minor in range(6, 12)]
+    lines: list[str] = []
+    for minor, (before, after) in enumerate(pairwise(releases), start=7):
+        lines += [f"torch 2.{minor}", *difference(before, after)]
+    for mode in MODES:
+        lines += [str(mode), *difference(releases[-1], launched(torch=(2, 11), **mode))]
+
+    require_golden("kernels_by_release.txt", lines)
+
+
+def launched(**mode: Any) -> dict[str, list[str]]:
+    """The kernels of each call in a mode."""
+    return {
+        text: list(
+            described([k for op in ops for k in kernels_of(op.signature, replace(op.math, **mode))])
+        )
+        for text, ops in recorded_calls()
+    }
+
+
+def difference(before: dict[str, list[str]], after: dict[str, list[str]]) -> Iterator[str]:
+    """The lines of each call that are gone, and those that came."""
+    for text, old in before.items():
+        if old != after[text]:
+            changes = unified_diff(old, after[text], lineterm="", n=0)
+            yield text
+            yield from (line for line in changes if not line.startswith(("---", "+++", "@@")))
+
+
 def test_made_calls_launch_the_kernels_of_the_golden_table() -> None:
-    s, h, i = spec, partial(spec, dtype="float16"), partial(spec, dtype="int64")
+    s, h = spec, partial(spec, dtype="float16")
+    i, i8 = partial(spec, dtype="int64"), partial(spec, dtype="int8")
     names: dict[str, Any] = {
-        "call": call, "s": s, "h": h, "i": i, "i8": partial(spec, dtype="int8"),
+        "call": call, "s": s, "h": h, "i": i, "i8": i8,
         "image": s(2, 4, 9, 9), "wide": s(2, 8, 9, 9), "large": s(2, 8, 18, 18),
         "nil": s(0, 4, 9, 9), "packed": h(18, 4, 64), "all": {"output_mask": (True,) * 3},
+        "all4": {"grad_input_mask": (True,) * 4},
+        "deformed": {
+            "input_": s(34, 4, 9, 9), "weight": s(8, 2, 3, 3), "offset": s(34, 18, 7, 7),
+            "mask": s(34, 9, 7, 7),
+        },
+        "packed4": {"B": i8(64, 64), "shapeB": (64, 128), "absmax": s(128)},
+        "in_8bit": {"A": i8(8, 9), "B": i8(5, 9), "row_stats": s(8), "col_stats": s(5)},
+        "single": {"stride": (1, 1), "groups": 1}, "grouped": {"stride": (1, 1), "groups": 2},
+        "expanded": {"expand1": (1, 3), "expand2": (0,), "expand3": (1, 2), "sumdim": (2, 3)},
+        "bools": s(4, 9, dtype="bool"),
+        "mixed": {
+            "A": h(8, 9), "CA": i8(8, 9), "CB": i8(5, 9), "SCA": s(8), "SCB": s(5),
+        },
+        "first": {
+            "query": h(2, 8, 99, 64), "key": h(2, 2, 130, 64), "value": h(2, 2, 130, 32),
+        },
+        "behind": {
+            "query": h(2, 99, 8, 64), "key": h(2, 130, 2, 64), "value": h(2, 130, 2, 32),
+        },
+        "held": {
+            "query": h(2, 99, 8, 64), "key_cache": h(2, 500, 2, 64),
+            "value_cache": h(2, 500, 2, 32), "is_causal": True, "window_size_right": 0,
+        },
     }  # fmt: skip
     lines = []
     for row in MADE.splitlines():

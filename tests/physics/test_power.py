@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -67,6 +68,21 @@ def test_a_lower_power_limit_never_helps() -> None:
 
     assert shares == sorted(shares[:5], reverse=True) + sorted(shares[5:], reverse=True)
     assert shares[0] > 1.5 * shares[3] > 0
+
+
+@pytest.mark.parametrize(("name", "matrix"), [("L40S", False), ("H100", True), ("T4", True)])
+def test_the_share_grows_with_the_power_limit_without_a_jump(name: str, matrix: bool) -> None:
+    gpu = find_gpu(name)
+
+    shares = [
+        limited_share(replace(gpu, tdp_w=watts / 2), matrix=matrix, sustained=True) or 0.0
+        for watts in range(100, 2800)
+    ]
+
+    rises = [after - before for before, after in pairwise(shares)]
+    assert min(rises) >= -1e-9
+    assert max(rises) < 0.01
+    assert shares[-1] > 1.5 * shares[0]
 
 
 def test_a_limit_that_nothing_reaches_leaves_the_ceiling() -> None:

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from neusight.recording.recording import (
     Alloc,
+    Batch,
     Entry,
+    EventRecord,
+    EventWait,
     Free,
+    HostWork,
+    Mark,
     MathMode,
+    ModelInput,
     OpCall,
+    Operator,
     OpSignature,
     Recording,
     Step,
     StorageRef,
+    Synchronize,
     TensorSpec,
+    contiguous_strides,
     flattened,
     release_of,
     replays,
@@ -141,3 +151,116 @@ def test_steps_that_are_asked_for_are_run_where_they_are_folded_away() -> None:
         (14, 1), (15, 1),
     ]  # fmt: skip
     assert [run.index for run in replays(recording)] == [0, 1, 9, 10, 11, 13, 14, 15]
+
+
+@pytest.mark.parametrize(
+    ("count", "age", "runs"),
+    [
+        # Number of the step, how many it stands for, and the run that has a storage of that age.
+        (1, 0, [(0, 1, 0)]),
+        (2, 0, [(0, 1, 0), (1, 1, 1)]),
+        (3, 0, [(0, 1, 0), (1, 1, 1), (2, 1, 2)]),
+        (4, 0, [(0, 1, 0), (1, 1, 1), (3, 2, 3)]),
+        (100, 0, [(0, 1, 0), (1, 1, 1), (99, 98, 99)]),
+        (3, 1, [(0, 1, None), (1, 1, 0), (2, 1, 1)]),
+        (4, 1, [(0, 1, None), (1, 1, 0), (2, 1, 1), (3, 1, 2)]),
+        (100, 1, [(0, 1, None), (1, 1, 0), (2, 1, 1), (99, 97, 2)]),
+        (100, 2, [(0, 1, None), (1, 1, None), (2, 1, 0), (3, 1, 1), (99, 96, 2)]),
+        (4, 4, [(0, 1, None), (1, 1, None), (3, 2, None)]),
+        (4, 3, [(0, 1, None), (1, 1, None), (2, 1, None), (3, 1, 0)]),
+    ],
+)
+def test_storages_of_a_folded_step_are_found_as_far_from_its_end(
+    count: int, age: int, runs: list[tuple[int, int, int | None]]
+) -> None:
+    ref = StorageRef(age, 7)
+
+    found = [*replays(recording_of(Step("train", (Free(ref),), count)))]
+
+    homes = [run.storage_id(ref) for run in found]
+    shown = zip(found, homes, strict=True)
+    assert [(run.index, run.represents, home and home[0]) for run, home in shown] == runs
+    assert all(home is None or home[1] == 7 for home in homes)
+    assert [run.alloc_id(Alloc(3, 8)) for run in found] == [(run.index, 3) for run in found]
+
+
+def test_what_is_not_stated_is_the_usual() -> None:
+    signature = OpSignature("aten::mm", "default", (), ())
+    modes = MathMode(False, True, False, False, True, (99, 0), False, ("float16", "bfloat16"))
+    call = OpCall(signature, MathMode())
+    alloc, wait = Alloc(1, 8), Synchronize("item")
+
+    assert MathMode() == modes
+    assert (call.module, call.phase, call.stream, call.sequence_nr) == ("", "forward", 0, None)
+    assert (call.node, call.stack, call.thread) == ("", (), 0)
+    assert alloc == Alloc(1, 8, "", "", "forward", "activation", (), 0)
+    assert (wait.source, wait.stream, wait.event, wait.stack, wait.thread) == (
+        "",
+        None,
+        None,
+        (),
+        0,
+    )
+    assert (EventRecord(1, 2).thread, EventWait(1, 2).thread) == (0, 0)
+    assert Mark("graph_begin", "graph").instance == 0
+    assert HostWork("cpu ops", 2.0) == HostWork("cpu ops", 2.0, 1)
+    assert ModelInput(2, 3) == ModelInput(2, 3, False, 0, 0, False)
+    assert Step("eval", ()) == Step("eval", (), 1, Batch())
+    assert Operator("aten::to", 2, 3) == ("aten::to", 2, 3, 0, False, None, False)
+    recording = recording_of()
+    assert (recording.world_size, recording.rank, recording.gpus_per_node) == (1, 0, 1)
+    assert TensorSpec((), (), "int8") == ((), (), "int8", "cuda", False, False)
+
+
+@pytest.mark.parametrize(
+    ("shape", "stride", "row_major", "channels_last", "dense_channels_last"),
+    [
+        ((2, 3, 4, 5), (60, 20, 5, 1), True, False, False),
+        ((2, 3, 4, 5), (60, 1, 15, 3), False, True, True),
+        ((2, 3, 4, 5, 6), (360, 1, 90, 18, 3), False, True, True),
+        ((8, 3, 1, 1), (3, 1, 1, 1), True, False, True),  # both
+        ((8, 1, 4, 4), (16, 1, 4, 1), True, False, True),
+        ((2, 3, 4), (12, 1, 3), False, False, False),
+        ((2, 3, 2, 2, 2, 2), (48, 1, 24, 12, 6, 3), False, False, False),
+        ((2, 3, 4, 5), (61, 1, 15, 3), False, False, False),  # with a gap
+        ((), (), True, False, False),
+        ((1, 5), (99, 1), True, False, False),
+        ((5, 1), (2, 1), False, False, False),
+    ],
+)
+def test_strides_say_the_order(
+    shape: tuple[int, ...], stride: tuple[int, ...], row_major: bool, channels_last: bool,
+    dense_channels_last: bool,
+) -> None:  # fmt: skip
+    spec = TensorSpec(shape, stride, "float16")
+
+    found = (spec.is_contiguous, spec.is_channels_last, spec.is_dense_channels_last)
+    assert found == (row_major, channels_last, dense_channels_last)
+
+
+def test_bytes_are_those_of_the_dtype() -> None:
+    sizes = {"bool": 3, "float16": 6, "int32": 12, "complex128": 48, "of another kind": 12}
+
+    assert {name: TensorSpec((3,), (1,), name).num_bytes for name in sizes} == sizes
+    assert contiguous_strides((3, 0, 4)) == (4, 4, 1)
+    assert contiguous_strides(()) == ()
+
+
+def test_a_rate_is_of_tokens_where_both_are_known() -> None:
+    assert Batch(samples=8).per_second(2.0) == (4e6, "samples")
+    assert Batch(samples=8, tokens=16).per_second(2.0) == (8e6, "tokens")
+    assert Batch(tokens=16).per_second(0.5) == (32e6, "tokens")
+    assert Batch(samples=8).per_second(0.0) is None
+    assert Batch().per_second(2.0) is None
+    assert Batch(samples=2).times(3) == Batch(samples=6)
+    assert Batch(tokens=2).times(3) == Batch(tokens=6)
+    assert not Batch()
+    assert Batch(samples=0) and Batch(tokens=0)
+
+
+def test_ops_of_equal_steps_are_counted_each() -> None:
+    call = OpCall(OpSignature("aten::mm", "default", (), ()), MathMode())
+
+    recording = recording_of(Step("setup", (call,)), Step("train", (call, Alloc(0, 1), call), 10))
+
+    assert recording.num_ops == 21

@@ -38,6 +38,16 @@ def test_a_kernel_starts_one_latency_after_its_launch() -> None:
     assert streams.gaps_ns == 0
 
 
+def test_the_last_event_has_the_highest_number() -> None:
+    streams = streams_of()
+    assert streams.last_event == 0
+
+    for event in (7, 3):
+        streams.record_event(event, stream=0, host_ns=5)
+
+    assert (streams.last_event, streams.event_ns(3)) == (7, 5)
+
+
 def test_queued_kernels_follow_each_other_after_a_gap() -> None:
     streams = streams_of(latency_ns=7, gap_ns=3)
 

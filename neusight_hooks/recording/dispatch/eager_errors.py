@@ -267,6 +267,7 @@ _REFUSALS: dict[Any, Callable[[Sequence[Any]], bool]] = {
     aten.bucketize.Tensor: lambda args: bool(args[1].dim() != 1),
     aten.complex.default: _any_other_dtype(0, 1),
     aten.multilabel_margin_loss_forward.default: _other_shapes,
+    aten.ormqr.default: lambda args: bool(args[1].shape[-1:] != args[0].shape[-1:]),
     aten.uniform_.default: _descending,
     getattr(aten.random_, "from"): lambda args: args[2] is not None and args[1] >= args[2],
     aten.random_.to: lambda args: bool(args[1] <= 0),

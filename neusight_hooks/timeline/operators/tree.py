@@ -121,7 +121,7 @@ class _Item(NamedTuple):
     starts: int
     ends: int
     parent: int
-    has_op: bool
+    has_op: bool = False
     launches: bool = False
 
 
@@ -283,7 +283,7 @@ def _planned(events: Sequence[_Event]) -> _Plan:
                     change(index, has_op=True)
             parent = opened[-1] if opened else -1
             opened.append(len(items))
-            items.append(_Item(event, num_times, -1, parent, event.kind == "op"))
+            items.append(_Item(event, num_times, -1, parent))
         num_times += 1
     last = len(stretches) - 1
     shares = [

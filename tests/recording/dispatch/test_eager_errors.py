@@ -133,6 +133,7 @@ MISTAKES: dict[str, Mistake] = {
     "masked_scatter_ by bytes": lambda on: on(3).masked_scatter_(on.mask(3).byte(), on(3)),
     "least squares of a vector": lambda on: torch.linalg.lstsq(on(3), on(3)),
     "reflectors of a vector": lambda on: torch.ormqr(on(3), on(3), on(3)),
+    "reflectors of another number": lambda on: torch.ormqr(on(5, 2), on(5), on(5, 5)),
     "samples of too many": lambda on: on(2**24 + 1).multinomial(2),
     "relu of truth values": lambda on: F.relu(on.mask(4)),
     "attention": lambda on: F.scaled_dot_product_attention(

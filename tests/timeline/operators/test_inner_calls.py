@@ -392,3 +392,39 @@ def test_ctas_share_a_channel_from_eight_on(channels: int, columns: int, is_shar
 
     sums = f" empty {ZEROS}" if is_shared else ""
     assert found == f"{EMPTY_LIKE} empty empty{sums} * * *"
+
+
+LOGITS = (
+    f"log_sigmoid[log_sigmoid_forward[{EMPTY_LIKE} empty *]] {EMPTY_LIKE} fill_[*] sub_[*] mul_[*] "
+    "sub_[*]"
+)
+
+
+@pytest.mark.parametrize(
+    ("reduction", "weights", "expected"),
+    [
+        (0, (None, None), LOGITS),
+        (1, (None, None), f"{LOGITS} mean[mean[as_strided *]]"),
+        (2, (None, None), f"{LOGITS} sum[sum[as_strided *]]"),
+        (1, (spec(8), None), ""),
+        (1, (None, spec(8)), ""),
+    ],
+)
+def test_a_loss_of_logits_is_reduced_as_is_stated(
+    reduction: int, weights: tuple[TensorSpec | None, TensorSpec | None], expected: str
+) -> None:
+    found = inside(
+        "binary_cross_entropy_with_logits", self=spec(4, 8), target=spec(4, 8),
+        weight=weights[0], pos_weight=weights[1], reduction=reduction,
+    )  # fmt: skip
+
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("elements", "found"), [(spec(), "view_as[view] to copy_[*]"), (spec(2), "as_strided *")]
+)
+def test_one_element_is_looked_for_without_a_reduction(elements: TensorSpec, found: str) -> None:
+    assert inside("isin", overload="Tensor_Tensor", elements=elements, test_elements=spec(3)) == (
+        f"fill_[*] unsqueeze[as_strided] view eq[*] any[{found}] copy_[*]"
+    )
