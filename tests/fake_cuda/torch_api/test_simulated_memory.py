@@ -64,7 +64,7 @@ def test_counts_are_worked_by_hand() -> None:
 _OF_EACH = ("current", "peak", "allocated", "freed")
 
 
-def test_all_counts_of_a_program() -> None:
+def test_the_counts_of_the_allocator_are_those_of_the_table() -> None:
     """Small and large blocks that come and go, a cache that is emptied, memory that runs out, and
     peaks and counts that begin again. Of each what is there, its peak, what came and what went."""
 
