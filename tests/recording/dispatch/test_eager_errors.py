@@ -294,7 +294,7 @@ NOT_DETERMINISTIC: dict[str, Callable[[], object]] = {
     "adaptive_max_pool2d_backward_cuda": lambda: gradient_of(nn.AdaptiveMaxPool2d(3), 1, 2, 7, 7),
     "avg_pool3d_backward_cuda": lambda: gradient_of(nn.AvgPool3d(2), 1, 2, 4, 4, 4),
     "max_unpooling2d_forward_out": lambda: F.max_unpool2d(
-        Operands("cuda")(1, 1, 2, 2), Operands("cuda").index(1, 1, 2, 2), 2
+        Operands("cuda")(1, 1, 2, 2), Operands("cuda").index(1, 1, 2, 2), [2, 2]
     ),
     "upsample_bicubic2d_backward_out_cuda": lambda: gradient_of(
         lambda x: F.interpolate(x, scale_factor=2, mode="bicubic"), 1, 2, 4, 4
