@@ -75,6 +75,25 @@ def test_a_loop_of_processes_runs_the_one_that_is_recorded(rank: int, is_named: 
     assert mp.Process is before
 
 
+@pytest.mark.parametrize(
+    ("args", "target", "is_rank"),
+    [
+        ((0, 4), work, True), ((3, 4), work, True), ((4, 4), work, False), ((-1, 4), work, False),
+        ((True, 4), work, False), (("0", 4), work, False), ((), work, False), ((0, 4), None, False),
+        ((0, 4), torch.zeros, True), ((0, 4), mp.spawn, False),  # type: ignore[attr-defined, unused-ignore]
+    ],
+)  # fmt: skip
+def test_a_process_whose_first_argument_numbers_a_rank_of_the_host_is_one(
+    args: tuple[Any, ...], target: Any, is_rank: bool
+) -> None:
+    real: Any = mp.Process
+    with neusight.forecast_on("H100", world_size=4, rank=3):
+        torch.ones(1, device="cuda")
+        made = mp.Process(target=target, args=args)
+
+    assert isinstance(made, real) is not is_rank
+
+
 def test_an_elastic_launch_runs_the_function_once() -> None:
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
