@@ -71,6 +71,29 @@ def test_backends_can_be_switched_off_and_ordered() -> None:
     assert "_scaled_dot_product_efficient_attention" in op_names("H100", efficient_first)
 
 
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [
+        (SDPBackend.MATH, "bmm"),
+        (SDPBackend.FLASH_ATTENTION, "_scaled_dot_product_flash_attention"),
+        (SDPBackend.EFFICIENT_ATTENTION, "_scaled_dot_product_efficient_attention"),
+        (SDPBackend.CUDNN_ATTENTION, "_scaled_dot_product_cudnn_attention"),
+    ],
+)
+def test_the_backend_that_a_script_sets_first_runs(first: SDPBackend, expected: str) -> None:
+    every = [
+        SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.FLASH_ATTENTION,
+        SDPBackend.MATH,
+    ]  # fmt: skip
+
+    def program() -> None:
+        others = [backend for backend in every if backend != first]
+        with sdpa_kernel([first, *others], set_priority=True):
+            attention()
+
+    assert expected in op_names("H100", program)
+
+
 def test_attention_that_no_enabled_kernel_takes_says_so() -> None:
     with neusight.forecast_on("H100"):
         wide = query(head_dim=512)
