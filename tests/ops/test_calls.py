@@ -177,6 +177,16 @@ MADE = """\
 "_c10d_functional::wait_tensor", s(64), tensor=s(64)
 "fsdp::all_gather_copy_in", s(8, 64), s(64), all_gather_inputs=(h(9), h(55)), rank=0
 "fsdp::split_with_sizes_copy", all_gather_output=h(8, 64), out=(h(72), h(440)), dim=1
+"index_put", s(9, 8), self=s(9, 8), indices=(i(3),), values=s(3, 8)
+"index_put", s(9, 8), self=s(9, 8), indices=(None, i(3)), values=s(9, 3), accumulate=True
+"index_put_", s(9, 8), self=s(9, 8), indices=(i(3),), values=s()
+"finegrained_fp8::matmul_experts", h(8, 5), input_=h(8, 9), weight=i8(4, 5, 9), scales=s(4)
+"finegrained_fp8::matmul_experts", h(2, 5), input_=h(2, 9), weight=i8(4, 5, 9), scales=s(4)
+"_grouped_mm", h(4, 64, 40), self=h(4, 64, 32), mat2=h(4, 32, 40)
+"_grouped_mm", h(3, 64, 40), self=h(64, 32), mat2=h(32, 40), offs=i(3)
+"_grouped_mm", h(64, 40), self=h(64, 32), mat2=h(4, 32, 40), offs=i(4)
+"triton::mine", a=s(64), b=h(64, 3), n=7
+"jiterator::own", x=i(0), y=s(5)
 "fsdp::chunk_cat", tensors=(h(9, 8), h(55)), dim=0, num_chunks=8, out=s(8, 16)
 """
 
