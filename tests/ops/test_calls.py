@@ -218,6 +218,20 @@ MADE = """\
 "native_group_norm", s(4, 6, 9), s(4, 2), input_=s(4, 6, 9), weight=None, bias=None, **six
 "native_group_norm", s(4, 6, 9), s(4, 2), input_=s(4, 6, 9), weight=s(6), bias=None, **six
 "cudnn_convolution", wide, self=gaps, weight=s(8, 4, 1, 1), stride=(1, 1)
+"_safe_softmax", s(), self=s(), dim=0
+"_safe_softmax", s(4, 9), self=s(4, 9)
+"sum", s(4), self=s(4, 2), dim=(1,), overload="dim_IntList"
+"sum", s(2), self=s(4, 2), dim=(0,), overload="dim_IntList"
+"embedding_dense_backward", s(1, 8), grad_output=s(5, 8), indices=i(5), num_weights=1, **by_count
+"_fft_c2c", c(8, 64), self=c(8, 64), dim=(1,)
+"_fft_r2c", c(8, 33), self=s(8, 64), dim=(0, 1), normalization=1
+"_fft_c2r", s(4097, 9), self=c(4097, 5), dim=(1, 0)
+"_fft_c2c", c(1), self=c(1), dim=(0,)
+"mm", s(100, 1), overload="sparse", pointers=i(101), plain=i(50), values=s(50), dense=s(60, 1)
+"mm", s(100, 2), overload="sparse", pointers=i(101), plain=i(50), values=s(50), dense=s(60, 2), **by
+"sparse_mask", s(), overload="sparse", self=s(8, 9), indices=i(2, 1)
+"sparse_mask", s(7, 3), overload="sparse", self=s(8, 9, 3), indices=i(2, 7)
+"_sparse_mask_projection", s(7, 3), overload="sparse", indices=i(2, 5), values=s(5, 3), mask=i(2, 7)
 "fsdp::chunk_cat", tensors=(h(9, 8), h(55)), dim=0, num_chunks=8, out=s(8, 16)
 """
 
@@ -298,6 +312,7 @@ def test_made_calls_launch_the_kernels_of_the_golden_table() -> None:
         },
         "scales": {"scale_a": (s(64),), "scale_b": (s(4, 40),)},
         "six": {"N": 4, "C": 6, "group": 2},
+        "by_count": {"scale_grad_by_freq": True}, "by": {"by_column": True},
         "sparse": {
             "plain": i(50), "values": s(50), "other_plain": i(60), "other_values": s(60),
         },
