@@ -10,6 +10,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
+from default_values import numbers_by_default
 from priced_kernels import described
 from recorded_calls import recorded_calls
 
@@ -341,3 +342,8 @@ def test_made_calls_launch_the_kernels_of_the_golden_table() -> None:
         lines += [row, *described(kernels(eval(f"call({row})", names)))]
 
     require_golden("made_op_kernels.txt", lines)
+
+
+def test_what_a_call_leaves_out_is_as_the_golden_table_has_it() -> None:
+    """The numbers of formulas by default."""
+    require_golden("defaults_ops.txt", numbers_by_default("neusight.ops"))

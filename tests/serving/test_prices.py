@@ -103,6 +103,23 @@ def test_a_step_costs_the_sum_of_its_kernels() -> None:
     )
 
 
+@pytest.mark.parametrize("sequences", [1, 4])
+def test_a_compiled_model_costs_its_call_and_its_graph_where_the_host_is_slow(
+    sequences: int,
+) -> None:
+    engine = Engine("compiled")
+    slow = replace(
+        HOST, compiled_call_us=1e6, graph_tree_us=2e5, graph_kernel_us=1e3, graph_launch_us=5e4
+    )
+    found = program(engine=engine)
+    price = StepPrices(found, H100, Simple(), slow, engine)
+
+    cost = price(StepBatch(sequences, sequences * 512, (), sequences))
+
+    model_us = 1e6 + 2e5 + 1e3 * found.num_launches + 5e4
+    assert cost.latency_us == pytest.approx(model_us + 100.0 + 2.0 * sequences)
+
+
 def test_longer_contexts_and_more_tokens_cost_more() -> None:
     price = prices()
     costs = [

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import fields
 
+from default_values import numbers_by_default
 from recorded_calls import recorded_calls
 from small_programs import PROGRAMS, recorded
 
@@ -179,3 +180,8 @@ def test_ops_call_others_as_the_golden_table_has_it() -> None:
 
 def test_an_operator_that_was_not_measured_takes_longer_where_it_launches() -> None:
     assert [self_us("aten::mine", launches=launches) for launches in (False, True)] == [2.0, 8.0]
+
+
+def test_what_is_not_stated_is_as_the_golden_table_has_it() -> None:
+    """The numbers of functions and values by default."""
+    require_golden("defaults_timeline.txt", numbers_by_default("neusight.timeline"))
