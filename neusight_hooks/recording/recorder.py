@@ -357,7 +357,7 @@ class Recorder:
             wrong = out_of_bounds(func, args, self.known)
         if wrong:
             raise RuntimeError(
-                "CUDA error: device-side assert triggered\n"
+                "CUDA error: device-side assert triggered: "
                 f"{func._schema.name} at {call_site()}: {wrong}"
             )
 

@@ -42,10 +42,6 @@ _STARTUP = str(Path(neusight.__file__).parent / "startup")
 
 #: Processes of a kind that are named.
 _SHOWN = 3
-_FORKED_LATE = (
-    " was not forecast: it was forked after the program had used the GPU, where CUDA refuses to "
-    'work; start it with the start method "spawn"'
-)
 _LOST = " was not forecast: it was killed before it could report what it recorded"
 _NO_PART = (
     " was not forecast: what it does on a GPU is in no figure; forecast its program by itself, or "
@@ -90,8 +86,7 @@ class Processes:
         #: Whether the program was ended since the steps of another process are steady.
         self.is_stopped = False
         self._steady_since: dict[Number, float] = {}
-        self._num_started = 0
-        self._ops_before = 0
+        self._num_started = self._opened_in = 0
         self._is_reported = self._is_reporting = False
         self._began = _monotonic()
 
@@ -110,6 +105,7 @@ class Processes:
         in the program, which with `ends_early` is ended where the steps of another are steady."""
         self.recorder, self._recording, self._session = recorder, recording, session
         self._parent_folder, self.end, self._ends_early = parent_folder, end, ends_early
+        self._opened_in = os.getpid()
         if self.process is not None:
             recorder.cutter.on_enough.subscribe(self._report_steady)
 
@@ -183,8 +179,11 @@ class Processes:
             return
         self._is_reported = self._is_reporting = False
         self._num_started, self._began = 0, _monotonic()
-        self._ops_before = self._num_ops
         if self.recorder is not None:
+            devices = self.recorder.devices
+            if devices.is_used and os.getpid() != self._opened_in:
+                devices.is_forked = True
+                self.recorder.before_op.subscribe(lambda *call: devices.start())
             self.recorder.cutter.on_enough.subscribe(self._report_steady)
         if threading.current_thread() is threading.main_thread():
             signal.signal(_REPORT, self._on_report_signal)
@@ -193,7 +192,9 @@ class Processes:
 
     @property
     def _num_ops(self) -> int:
-        return 0 if self.recorder is None else self.recorder.tape.gpu_ops
+        if self.recorder is None or self.recorder.devices.is_forked:
+            return 0
+        return self.recorder.tape.gpu_ops
 
     def _on_report_signal(self, number: int, frame: FrameType | None) -> None:
         """The handler of _REPORT, and of SIGTERM, which ends this process then."""
@@ -231,11 +232,11 @@ class Processes:
     def _put_result(self, folder: RunFolder, process: StartedProcess, is_steady: bool) -> None:
         result = ProcessResult(
             process,
-            num_ops=self._num_ops - self._ops_before,
+            num_ops=self._num_ops,
             is_steady=is_steady,
             seconds=_monotonic() - self._began,
         )
-        if result.num_ops and not self._ops_before:
+        if result.num_ops:
             assert self._recording is not None and self.recorder is not None
             if not is_steady:
                 self.recorder.cutter.finish()
@@ -285,9 +286,7 @@ class Processes:
         found = [f"{process.text} failed: {why}" for process, why in self.failures[:_SHOWN]]
         if chosen is not None:
             found.insert(0, f"the figures are those of {chosen.process.text[:-1]}")
-        late = [result.process for result in self.results if result.recording is None]
-        found += [process.text + _FORKED_LATE for process in late[:_SHOWN]]
-        used = [one.process for one in self.results if one is not chosen and one.recording]
+        used = [one.process for one in self.results if one is not chosen]
         if used:
             count = "" if len(used) == 1 else f" and {len(used) - 1} more"
             found.append(

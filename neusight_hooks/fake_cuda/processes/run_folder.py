@@ -55,9 +55,8 @@ class StartedProcess:
 
 @dataclass(frozen=True)
 class ProcessResult:
-    """What a process recorded, and its ops on the GPU; no recording where it ran none, or was
-    forked after its parent had used the GPU, which CUDA refuses. `is_steady` where its steps are,
-    and `seconds` is how long they took to be."""
+    """What a process recorded, and its ops on the GPU; no recording where it ran none. `is_steady`
+    where its steps are, and `seconds` is how long they took to be."""
 
     process: StartedProcess
     recording: Recording | None = None

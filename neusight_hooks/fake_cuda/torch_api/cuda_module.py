@@ -498,8 +498,10 @@ def _install_devices(patches: Patches, recorder: Recorder) -> None:
             recorder.devices.use(index)
         return previous
 
-    def start() -> None:
-        recorder.devices.is_used = True
+    start = recorder.devices.start
+
+    def is_initialized() -> bool:
+        return recorder.devices.is_used and not recorder.devices.is_forked
 
     def current_device() -> int:
         start()
@@ -511,7 +513,7 @@ def _install_devices(patches: Patches, recorder: Recorder) -> None:
     patches.replace_code(cuda, "device_count", lambda: recorder.devices.count)
     patches.replace_code(cuda, "current_device", current_device)
     patches.replace_code(cuda, "set_device", set_device)
-    patches.replace_code(cuda, "is_initialized", lambda: recorder.devices.is_used)
+    patches.replace_code(cuda, "is_initialized", is_initialized)
     patches.replace_code(cuda, "_lazy_call", lambda callable, **kwargs: callable())
     patches.replace_code(cuda, "_lazy_init", start)
     patches.replace_code(cuda, "init", start)
@@ -523,7 +525,7 @@ def _install_devices(patches: Patches, recorder: Recorder) -> None:
     patches.replace_code(cuda, "_maybe_exchange_device", lambda index: exchange(index))
     patches.replace_code(cuda, "can_device_access_peer", lambda *args: True)
     patches.replace_code(cuda, "ipc_collect", nothing)
-    patches.replace_code(cuda, "_is_in_bad_fork", lambda: False)
+    patches.replace_code(cuda, "_is_in_bad_fork", lambda: recorder.devices.is_forked)
     patches.replace_code(cuda._utils, "_get_device_index", index_of)
     patches.replace_code(
         cuda, "synchronize", lambda device=None: recorder.tape.synchronize("synchronize")

@@ -59,12 +59,23 @@ class Devices:
         self.is_used = False
         #: Whether the program, or a library, made one the current one.
         self.is_chosen = False
+        #: Whether this process was forked from one that had used a GPU.
+        self.is_forked = False
 
     def use(self, index: int) -> None:
         """Makes a GPU the current one, in torch's C++ core also where there are several."""
         self.current, self.is_chosen = index, True
         if self.count > 1:
             torch._C._accelerator_setDeviceIndex(index)
+
+    def start(self) -> None:
+        """CUDA starts, unless it has already; RuntimeError where it refuses to in this process."""
+        if self.is_forked:
+            raise RuntimeError(
+                "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, "
+                "you must use the 'spawn' start method"
+            )
+        self.is_used = True
 
     def checked(self, device: torch.device) -> torch.device:
         """The device with its index; RuntimeError, as CUDA gives it, where there is no such GPU."""
@@ -76,7 +87,7 @@ class Devices:
                 f"CUDA error: invalid device ordinal (cuda:{index}, but the forecast has "
                 f"{self.count} GPU{'s; LOCAL_RANK says which is whose' if self.count > 1 else ''})"
             )
-        self.is_used = True
+        self.start()
         return torch.device("cuda", index)
 
 

@@ -52,7 +52,7 @@ def _tensors(value: Any, *, in_objects: bool = False, depth: int = 0) -> Iterato
 
 def size_of(tensors: Sequence[torch.Tensor], *, batch_first: bool = True) -> InputSize | None:
     """The size of a call's input, by the first tensor of two dimensions or more; None where no
-    tensor has as many.
+    tensor has as many, or its sizes are symbols.
 
     Integers [batch, sequence] are token ids; the first dimension of all else counts samples. Where
     the batch may be the second dimension, only what does not depend on it is said. Nodes and edges
@@ -70,8 +70,10 @@ def size_of(tensors: Sequence[torch.Tensor], *, batch_first: bool = True) -> Inp
     first = tensors[at]
     if first.is_nested:
         return InputSize("input", (int(first.size(0)),), int(first.size(0)))
+    shape = tuple(first.shape)
+    if not all(isinstance(size, int) for size in shape):
+        return None  # a compiler's, of any size
     copies = _mapped_over(first)
-    shape = tuple(map(int, first.shape))
     is_ids = len(shape) == 2 and first.dtype in _ID_DTYPES
     others = [
         other

@@ -68,7 +68,8 @@ def fit_habitat(
 ) -> dict[str, dict[str, float]]:
     """Trains each operation without every tenth shape and writes `habitat_*.npz` to `out`.
 
-    Gives the mean absolute percentage error on held-out shapes, as a share, by operation and GPU.
+    Gives the mean absolute percentage error on held-out shapes, as a share, by operation and GPU,
+    where a GPU has any.
     GPUs named in `without` stay out. DataError where the folder has no such table or GPU.
     """
     Path(out).mkdir(parents=True, exist_ok=True)
@@ -77,11 +78,13 @@ def fit_habitat(
     for operation, parts in sorted(_measured(folder, without).items()):
         progress(f"{operation}: {sum(len(part.kernels) for part in parts)} rows")
         network = _network(parts, width, seen_rows, seed)
-        gpus = tuple(dict.fromkeys(part.gpu.name for part in parts))
+        seen = [part.gpu.name for part in parts if not part.held_out.all()]
         meta = {"provenance": provenance}
-        item = NetworkFile(Habitat.name, operation, network, gpus, {}, meta)
+        item = NetworkFile(Habitat.name, operation, network, tuple(dict.fromkeys(seen)), {}, meta)
         save_network_file(item, Path(out))
-        scores[operation] = {part.gpu.name: _error(item, part) for part in parts}
+        scores[operation] = {
+            part.gpu.name: _error(item, part) for part in parts if part.held_out.any()
+        }
         progress("  " + ", ".join(f"{gpu} {error:.1%}" for gpu, error in scores[operation].items()))
     return scores
 
@@ -94,7 +97,8 @@ def _measured(folder: str | Path, without: Sequence[str]) -> dict[str, list[Time
     for group in groups:
         if group.gpu.vendor == "nvidia" and group.gpu.name not in left_out:
             for operation, rows in _by_operation(group):
-                found.setdefault(operation, []).append(rows)
+                if rows.kernels:
+                    found.setdefault(operation, []).append(rows)
     if not found:
         raise DataError(f"{folder} has no products and no convolutions of NVIDIA GPUs.")
     return found
@@ -115,7 +119,7 @@ def _by_operation(group: Group) -> list[tuple[str, TimedRows]]:
 
 
 def _network(parts: Sequence[TimedRows], width: int, seen_rows: int, seed: int) -> IntegerNetwork:
-    kept = [part.chosen(~part.held_out) for part in parts]
+    kept = [part.chosen(~part.held_out) for part in parts if not part.held_out.all()]
     inputs = np.concatenate([features_of(part.kernels, part.gpu) for part in kept])
     measured = np.concatenate([part.time_us for part in kept])
     epochs = max(1, round(min(MOST_EPOCHS, seen_rows / len(inputs))))
@@ -136,8 +140,6 @@ def _mape(output: torch.Tensor, columns: Sequence[torch.Tensor]) -> torch.Tensor
 
 def _error(item: NetworkFile, rows: TimedRows) -> float:
     kept = rows.chosen(rows.held_out)
-    if not kept.kernels:
-        return 0.0
     found = Habitat({item.name: item}).predict(kept.kernels, kept.gpu)
     predicted = np.array([estimate.latency_us for estimate in found])
     return float(np.abs(predicted / kept.time_us - 1.0).mean())

@@ -87,13 +87,33 @@ def test_the_child_that_does_most_is_forecast_and_the_others_are_named() -> None
     assert reported.startswith("work, a process that")
 
 
-def test_a_child_that_is_forked_after_the_gpu_was_used_is_named() -> None:
+def test_a_child_that_is_forked_after_the_gpu_was_used_fails_as_on_a_gpu() -> None:
     with neusight.forecast_on("H100") as forecast:
         work(1)
         run_forked(work, 3)
 
     assert ops_of(forecast) == 2
-    assert warned(forecast, "forked after the program had used the GPU")
+    assert warned(forecast, "failed: RuntimeError: Cannot re-initialize CUDA in forked subprocess")
+
+
+def test_a_child_forked_after_the_gpu_was_used_finds_cuda_as_torch_leaves_it() -> None:
+    def look() -> None:
+        answers.put((torch.cuda.is_initialized(), torch.cuda._is_in_bad_fork()))
+        try:
+            torch.cuda.current_device()
+        except RuntimeError as error:
+            answers.put(str(error))
+
+    answers: Any = FORK.SimpleQueue()
+    with neusight.forecast_on("H100"):
+        work(1)
+        run_forked(look)
+
+    assert answers.get() == (False, True)
+    assert answers.get() == (
+        "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you "
+        "must use the 'spawn' start method"
+    )
 
 
 @pytest.mark.parametrize("is_open", [False, True])

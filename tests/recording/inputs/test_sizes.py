@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import neusight
 from neusight.recording.inputs.sizes import (
     InputSize,
     size_of,
@@ -106,3 +107,13 @@ def test_positions_beside_as_many_tokens_are_no_graph(shape: tuple[int, int]) ->
     assert (found.what, found.samples, found.tokens) == ("token ids", shape[0], ids.numel())
     features = torch.zeros(4, 4)
     assert size_of([features, torch.zeros(4, 4)]) == ("graph", (4, 4), None, None)
+
+
+def test_a_module_is_exported_for_any_number_of_rows() -> None:
+    with neusight.forecast_on("H100"):
+        module = torch.nn.Linear(4, 3).cuda()
+        rows = torch.export.Dim("rows", min=1, max=64)
+        data = torch.randn(2, 4, device="cuda")
+        exported = torch.export.export(module, (data,), dynamic_shapes=({0: rows},))
+
+        assert exported.module()(torch.randn(7, 4, device="cuda")).shape == (7, 3)
