@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from statistics import median
@@ -18,8 +19,10 @@ from torch import nn
 from neusight.forecast import Forecast
 from neusight.inference.generation import DecodeCall, Generation, generation_of
 from neusight.integrations.check.observation import observe
-from neusight.timeline.spans import Timeline
+from neusight.recording.recording import ModelInput
+from neusight.timeline.spans import InputSpan, Timeline
 from recorded_programs import forecast_of
+from timelines import kernel_span, step_span
 
 WIDTH, HEADS, LAYERS, WORDS = 256, 4, 3, 1000
 Cache = list[tuple[torch.Tensor, torch.Tensor]]
@@ -324,6 +327,48 @@ def test_few_tokens_and_tokens_of_one_context_give_no_slope() -> None:
 
     assert Generation(1, 0, 1.0, rising).us_per_context == 0.0
     assert Generation(1, 0, 1.0, level).us_per_context == 0.0
+
+
+@pytest.mark.parametrize(("count", "slope"), [(4, 0.0), (5, 1.0), (129, 1.0)])
+def test_of_more_than_128_calls_every_other_gives_the_slope(count: int, slope: float) -> None:
+    """Every other call takes five times as long for each token."""
+    calls = [DecodeCall(at, (5.0 if at % 2 and count > 5 else 1.0) * at) for at in range(count)]
+
+    assert Generation(1, 0, 1.0, tuple(calls)).us_per_context == slope
+    if count > 5:
+        assert Generation(1, 0, 1.0, tuple(calls[:-1])).us_per_context > 2.0
+
+
+@pytest.mark.parametrize(
+    ("prompt", "samples", "encoded"),
+    [(1, 6, 70), (4, 2, 70), (4, 3, 0), (5, 2, 0)],
+)
+def test_an_encoder_is_the_call_before_a_prompt_of_four_tokens_at_most(
+    prompt: int, samples: int, encoded: int
+) -> None:
+    """Of as many samples or a multiple; each call takes a millisecond on the GPU."""
+    entries = [
+        ModelInput(2, 70),
+        ModelInput(samples, prompt),
+        *(ModelInput(samples, 1, is_decode=True) for _ in range(7)),
+    ]
+    spans = tuple(
+        InputSpan(entry, start_ns=0, num_kernels=at, step=0) for at, entry in enumerate(entries)
+    )
+    kernels = tuple(
+        kernel_span(microseconds=1000.0)._replace(start_ns=at * 1_000_000)
+        for at in range(len(entries))
+    )
+    step = replace(step_span("eval", 9000.0), last_kernel=len(entries))
+    timeline = Timeline((), kernels, (step,), 0, inputs=spans)
+
+    generation = generation_of(timeline)
+
+    assert generation == Generation(
+        samples, prompt, 2000.0 if encoded else 1000.0,
+        tuple(DecodeCall(prompt + at, 1000.0) for at in range(1, 7)),  # the last may lack its end
+        encoded, 1000.0 if encoded else 0.0,
+    )  # fmt: skip
 
 
 def test_nothing_comes_of_nothing() -> None:
