@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from neusight.forecast import Forecast
-from neusight.inference.generation import DecodeCall, Generation, generation_of
+from neusight.inference.generation import DecodeCall, Generation, _calls, generation_of
 from neusight.integrations.check.observation import observe
 from neusight.recording.recording import ModelInput
 from neusight.timeline.spans import InputSpan, Timeline
@@ -329,6 +329,56 @@ def test_few_tokens_and_tokens_of_one_context_give_no_slope() -> None:
     assert Generation(1, 0, 1.0, level).us_per_context == 0.0
 
 
+def called(*steps: Sequence[ModelInput], represents: Sequence[int] = ()) -> Timeline:
+    """Calls of a model, each of a millisecond on the GPU, by the steps that hold them."""
+    entries = [(entry, number) for number, step in enumerate(steps) for entry in step]
+    spans = tuple(InputSpan(entry, 0, number, at) for at, (entry, number) in enumerate(entries))
+    kernels = tuple(
+        kernel_span(microseconds=1000.0)._replace(start_ns=at * 1_000_000)
+        for at in range(len(entries))
+    )
+    ends = list(accumulate(map(len, steps)))
+    found = tuple(
+        replace(step_span("eval", 1000.0, represents=count), last_kernel=end)
+        for count, end in zip(represents or [1] * len(steps), ends, strict=True)
+    )
+    return Timeline((), kernels, found, 0, inputs=spans)
+
+
+TOKEN = ModelInput(2, 1, is_decode=True)
+
+
+@pytest.mark.parametrize(("tokens", "kept"), [(1, 1), (2, 1), (3, 2), (4, 3), (9, 8)])
+def test_the_last_call_is_left_out_where_others_say_the_same(tokens: int, kept: int) -> None:
+    timeline = called([ModelInput(2, 70), *[TOKEN] * tokens])
+
+    generation = generation_of(timeline)
+
+    assert generation == Generation(
+        2, 70, 1000.0, tuple(DecodeCall(71 + at, 1000.0) for at in range(kept))
+    )
+
+
+@pytest.mark.parametrize(
+    ("steps", "represents", "contexts"),
+    [
+        ([[ModelInput(2, 70)], [TOKEN], [TOKEN]], [1, 10, 1], [70, 80, 81]),
+        ([[ModelInput(2, 70)], [TOKEN, TOKEN], [TOKEN]], [1, 10, 1], [70, 71, 90, 91]),
+        ([[ModelInput(2, 70), TOKEN], [TOKEN]], [5, 1], [70, 71, 72]),
+        ([[ModelInput(2, 70)], [ModelInput(2, 30, has_cache=True)], [TOKEN]], [1, 1, 1],
+         [70, 100, 101]),
+        ([[ModelInput(2, 70)], [ModelInput(2, 30)], [TOKEN]], [1, 1, 1], [70, 30, 31]),
+        ([[ModelInput(2, 70)], [ModelInput(2, 71, is_decode=True)]], [1, 3], [70, 71]),
+    ],
+)  # fmt: skip
+def test_tokens_of_steps_that_are_kept_once_are_in_the_context(
+    steps: list[list[ModelInput]], represents: list[int], contexts: list[int]
+) -> None:
+    timeline = called(*steps, represents=represents)
+
+    assert [call.context for call in _calls(timeline)] == contexts
+
+
 @pytest.mark.parametrize(("count", "slope"), [(4, 0.0), (5, 1.0), (129, 1.0)])
 def test_of_more_than_128_calls_every_other_gives_the_slope(count: int, slope: float) -> None:
     """Every other call takes five times as long for each token."""
@@ -352,17 +402,8 @@ def test_an_encoder_is_the_call_before_a_prompt_of_four_tokens_at_most(
         ModelInput(samples, prompt),
         *(ModelInput(samples, 1, is_decode=True) for _ in range(7)),
     ]
-    spans = tuple(
-        InputSpan(entry, start_ns=0, num_kernels=at, step=0) for at, entry in enumerate(entries)
-    )
-    kernels = tuple(
-        kernel_span(microseconds=1000.0)._replace(start_ns=at * 1_000_000)
-        for at in range(len(entries))
-    )
-    step = replace(step_span("eval", 9000.0), last_kernel=len(entries))
-    timeline = Timeline((), kernels, (step,), 0, inputs=spans)
 
-    generation = generation_of(timeline)
+    generation = generation_of(called(entries))
 
     assert generation == Generation(
         samples, prompt, 2000.0 if encoded else 1000.0,
