@@ -17,7 +17,8 @@ KINDS = {
         " `module_db` and each optimizer of `optim_db` with its flags, float32 and bfloat16,"
         " forward and backward: shapes, dtypes and strides are compared with those of the CPU, or"
         " with those of CUDA where they differ, for up to six samples of each. Values are not: a"
-        " forecast has none.",
+        " forecast has none. Mistakes: operands that an operator refuses on a GPU, by the class and"
+        " the words of its errors.",
     ),
     "models": (
         "Models",

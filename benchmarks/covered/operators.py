@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import re
 import sys
 import unittest
 from collections.abc import Iterable, Iterator
@@ -15,10 +16,13 @@ from typing import Any
 
 import torch
 
-from covered.cases import CannotTry, Case, Outcome
+import neusight
+from covered.cases import CannotTry, Case, Outcome, plain
 from covered.comparing import (
     DEVICE,
+    GPU,
     OTHER_SAMPLES,
+    VERSION,
     Leaf,
     Leaves,
     Result,
@@ -77,6 +81,9 @@ def _all_cases() -> Iterator[Case]:
         yield Case(f"{dtype} modules/{info.name}", partial(module, info, getattr(torch, dtype)))
     for info in optim_db:
         yield Case(f"optimizers/{info.optim_cls.__name__}", partial(optimizer, info))
+    for op in databases.op_db:
+        if op.error_inputs_func is not None:
+            yield Case(f"mistakes/{op.full_name}", partial(mistakes, op))
 
 
 def _has(op: Any, dtype: torch.dtype, is_backward: bool) -> bool:
@@ -221,6 +228,28 @@ def _with_gradient(tree: object) -> list[torch.Tensor]:
         for leaf in torch.utils._pytree.tree_leaves(tree)
         if isinstance(leaf, torch.Tensor) and leaf.requires_grad
     ]
+
+
+def mistakes(op: Any) -> Outcome:
+    """Operands that torch refuses on a GPU: whether each is refused in its class and words."""
+    found: list[str] = []
+    with neusight.forecast_on(GPU):
+        # Those without words are no mistakes where an operator is called as a function.
+        wanted = [mistake for mistake in op.error_inputs("cuda") if mistake.error_regex]
+        for number, mistake in enumerate(wanted, 1):
+            drawn = mistake.sample_input
+            try:
+                op(drawn.input, *drawn.args, **drawn.kwargs)
+            except mistake.error_type as error:
+                if re.search(mistake.error_regex, str(error)):
+                    continue
+                words = f"in other words: {error}"
+            except Exception as error:
+                words = f"as another error: {type(error).__name__}: {error}"
+            else:
+                words = f"not: {mistake.error_regex}"
+            found.append(f"mistake {number} of {len(wanted)} is refused {words}")
+    return Outcome("difference" if found else "ok", plain("; ".join(found)), VERSION)
 
 
 def list_operator(op: Any, dtype: torch.dtype) -> Outcome:

@@ -36,6 +36,7 @@ NOT_OF_TORCH = {
         "_actions",
         "_asdict",
         "_attn_implementation",
+        "_bincount_cuda",
         "_bootstrap",
         "_bootstrap_inner",
     ),

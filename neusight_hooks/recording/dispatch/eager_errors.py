@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch._prims_common import alert_not_deterministic
 
 from neusight.recording.recording import flattened
 from neusight.recording.tensor import is_mask
@@ -110,13 +111,25 @@ def dtype_error(func: Any, args: Sequence[Any]) -> Exception | None:
     return NotImplementedError(f"\"{name}\" not implemented for '{SCALAR_TYPES[dtype]}'")
 
 
+def require_deterministic(func: Any, args: Sequence[Any]) -> None:
+    """Raises RuntimeError, or warns, as torch of an op that has no deterministic kernel for CUDA
+    where the program asks for one."""
+    name, *conditions = _NOT_DETERMINISTIC.get(func, ("",))
+    if name and all(condition(args) for condition in conditions):
+        alert_not_deterministic(name)
+
+
 def _on_cpu(value: Any) -> Any:
     """The same operands on the CPU; values are zeros for indices, and anything else."""
     if isinstance(value, torch.Tensor):
         with torch._C._DisableTorchDispatch():
             shape, stride, dtype = value.shape, value.stride(), value.dtype
         like = torch.empty_strided(tuple(shape), tuple(stride), dtype=dtype, device="cpu")
-        return like if dtype.is_floating_point or dtype.is_complex else like.zero_()
+        is_float = dtype.is_floating_point or dtype.is_complex
+        # Deterministic algorithms fill new memory with NaN.
+        return (
+            like if is_float and not torch.are_deterministic_algorithms_enabled() else like.zero_()
+        )
     if isinstance(value, (list, tuple)):
         return type(value)(map(_on_cpu, value)) if type(value) in (list, tuple) else value
     if isinstance(value, torch.device):
@@ -267,6 +280,7 @@ _REFUSALS: dict[Any, Callable[[Sequence[Any]], bool]] = {
     aten.bucketize.Tensor: lambda args: bool(args[1].dim() != 1),
     aten.complex.default: _any_other_dtype(0, 1),
     aten.multilabel_margin_loss_forward.default: _other_shapes,
+    aten.ormqr.default: lambda args: bool(args[1].shape[-1:] != args[0].shape[-1:]),
     aten.uniform_.default: _descending,
     getattr(aten.random_, "from"): lambda args: args[2] is not None and args[1] >= args[2],
     aten.random_.to: lambda args: bool(args[1] <= 0),
@@ -343,3 +357,36 @@ _KERNELS: dict[Any, tuple[str, frozenset[torch.dtype]]] = {
 _OF_COMMON_DTYPE = (
     aten.bitwise_and.Tensor, aten.bitwise_or.Tensor, aten.bitwise_xor.Tensor, aten.mse_loss.default,
 )  # fmt: skip
+
+
+# -- ops whose kernels for CUDA add in any order ---------------------------------------------------
+
+
+def _floats(args: Sequence[Any]) -> bool:
+    return not _integers(args)
+
+
+#: What their kernels call themselves, and when it is so (torch.use_deterministic_algorithms, 2.13);
+#: fake kernels alert of others.
+_NOT_DETERMINISTIC: dict[Any, tuple[Any, ...]] = {
+    aten.avg_pool3d_backward.default: ("avg_pool3d_backward_cuda",),
+    aten._adaptive_avg_pool2d_backward.default: ("adaptive_avg_pool2d_backward_cuda",),
+    aten._adaptive_avg_pool3d_backward.default: ("adaptive_avg_pool3d_backward_cuda",),
+    aten.adaptive_max_pool2d_backward.default: ("adaptive_max_pool2d_backward_cuda",),
+    aten.fractional_max_pool2d_backward.default: ("fractional_max_pool2d_backward_cuda",),
+    aten.fractional_max_pool3d_backward.default: ("fractional_max_pool3d_backward_cuda",),
+    aten.upsample_linear1d_backward.default: ("upsample_linear1d_backward_out_cuda",),
+    aten.upsample_bilinear2d_backward.default: ("upsample_bilinear2d_backward_out_cuda",),
+    aten.upsample_bicubic2d_backward.default: ("upsample_bicubic2d_backward_out_cuda",),
+    aten.upsample_trilinear3d_backward.default: ("upsample_trilinear3d_backward_out_cuda",),
+    aten.reflection_pad1d_backward.default: ("reflection_pad1d_backward_out_cuda",),
+    aten.reflection_pad2d_backward.default: ("reflection_pad2d_backward_cuda",),
+    aten.reflection_pad3d_backward.default: ("reflection_pad3d_backward_out_cuda",),
+    aten.nll_loss2d_forward.default: ("nll_loss2d_forward_out_cuda_template",),
+    aten._ctc_loss_backward.default: ("ctc_loss_backward_gpu",),
+    aten.put_.default: ("put_",),
+    aten.bincount.default: ("_bincount_cuda", lambda args: len(args) > 1 and args[1] is not None),
+    aten.grid_sampler_2d_backward.default: ("grid_sampler_2d_backward_cuda",),
+    aten.grid_sampler_3d_backward.default: ("grid_sampler_3d_backward_cuda",),
+    aten.cumsum.default: ("cumsum_cuda_kernel", _floats),
+}

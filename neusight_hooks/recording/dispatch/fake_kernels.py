@@ -21,6 +21,7 @@ from neusight.recording.dispatch.eager_errors import (
     dtype_error,
     eager_error,
     refused_by_cuda,
+    require_deterministic,
 )
 from neusight.recording.dispatch.meta_kernels import by_meta_kernel, is_row_major, is_view
 from neusight.recording.recording import flattened
@@ -221,6 +222,8 @@ class FakeKernels:
 
     def refuse(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raises what a GPU would where the fake kernel takes operands that CUDA refuses."""
+        if torch.are_deterministic_algorithms_enabled():
+            require_deterministic(func, args)
         if func is aten.convolution.default:
             _check_convolution(*args[:3])
         if func in _INDEXED and not args[0].is_cuda:

@@ -133,6 +133,7 @@ MISTAKES: dict[str, Mistake] = {
     "masked_scatter_ by bytes": lambda on: on(3).masked_scatter_(on.mask(3).byte(), on(3)),
     "least squares of a vector": lambda on: torch.linalg.lstsq(on(3), on(3)),
     "reflectors of a vector": lambda on: torch.ormqr(on(3), on(3), on(3)),
+    "reflectors of another number": lambda on: torch.ormqr(on(5, 2), on(5), on(5, 5)),
     "samples of too many": lambda on: on(2**24 + 1).multinomial(2),
     "relu of truth values": lambda on: F.relu(on.mask(4)),
     "attention": lambda on: F.scaled_dot_product_attention(
@@ -281,6 +282,79 @@ def test_operands_that_are_right_are_not_refused() -> None:
             F.conv2d(on(2, 3, 8, 8), on(4, 3, 3, 3).half())
 
     assert forecast.recording.num_ops > 0
+
+
+def gradient_of(run: Callable[[Tensor], Tensor], *shape: int) -> None:
+    run(Operands("cuda")(*shape, requires_grad=True)).sum().backward()
+
+
+#: What is refused where only deterministic kernels are wanted, by the kernel.
+NOT_DETERMINISTIC: dict[str, Callable[[], object]] = {
+    "adaptive_avg_pool2d_backward_cuda": lambda: gradient_of(nn.AdaptiveAvgPool2d(3), 1, 2, 7, 7),
+    "adaptive_max_pool2d_backward_cuda": lambda: gradient_of(nn.AdaptiveMaxPool2d(3), 1, 2, 7, 7),
+    "avg_pool3d_backward_cuda": lambda: gradient_of(nn.AvgPool3d(2), 1, 2, 4, 4, 4),
+    "max_unpooling2d_forward_out": lambda: F.max_unpool2d(
+        Operands("cuda")(1, 1, 2, 2), Operands("cuda").index(1, 1, 2, 2), [2, 2]
+    ),
+    "upsample_bicubic2d_backward_out_cuda": lambda: gradient_of(
+        lambda x: F.interpolate(x, scale_factor=2, mode="bicubic"), 1, 2, 4, 4
+    ),
+    "reflection_pad2d_backward_cuda": lambda: gradient_of(nn.ReflectionPad2d(1), 1, 2, 4, 4),
+    "nll_loss2d_forward_out_cuda_template": lambda: F.cross_entropy(
+        Operands("cuda")(1, 3, 4, 4), Operands("cuda").index(1, 4, 4)
+    ),
+    "ctc_loss_backward_gpu": lambda: gradient_of(
+        lambda x: F.ctc_loss(
+            x.log_softmax(2), Operands("cuda").index(2, 3) + 1, torch.tensor([5, 5]),
+            torch.tensor([3, 3]),
+        ),
+        5, 2, 4,
+    ),
+    "put_": lambda: Operands("cuda")(4).put_(Operands("cuda").index(1), Operands("cuda")(1)),
+    "_histc_cuda with floating point input": lambda: torch.histc(Operands("cuda")(4)),
+    "_bincount_cuda": lambda: torch.bincount(Operands("cuda").index(4), Operands("cuda")(4)),
+    "median CUDA with indices output": lambda: Operands("cuda")(4).median(0),
+    "grid_sampler_2d_backward_cuda": lambda: gradient_of(
+        lambda x: F.grid_sample(x, Operands("cuda")(1, 2, 2, 2), align_corners=False), 1, 2, 4, 4
+    ),
+    "cumsum_cuda_kernel": lambda: Operands("cuda")(4).cumsum(0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kernel", sorted(NOT_DETERMINISTIC))
+def test_what_has_no_deterministic_kernel_is_refused_where_one_is_wanted(kernel: str) -> None:
+    words = f"{kernel} does not have a deterministic implementation"
+    with forecast_on("H100"):
+        torch.use_deterministic_algorithms(True)
+        try:
+            with pytest.raises(RuntimeError) as caught:
+                NOT_DETERMINISTIC[kernel]()
+            torch.use_deterministic_algorithms(True, warn_only=True)
+            with pytest.warns(UserWarning, match=f"^{words}.*warn_only=True"):
+                NOT_DETERMINISTIC[kernel]()
+        finally:
+            torch.use_deterministic_algorithms(False)
+    with forecast_on("H100"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        NOT_DETERMINISTIC[kernel]()
+
+    assert str(caught.value).startswith(
+        f"{words}, but you set 'torch.use_deterministic_algorithms(True)'. You can turn off"
+    )
+
+
+def test_what_is_deterministic_runs_where_that_is_wanted() -> None:
+    with forecast_on("H100"):
+        on = Operands("cuda")
+        torch.use_deterministic_algorithms(True)
+        try:
+            on.index(4).cumsum(0)
+            torch.bincount(on.index(4))
+            on(4).scatter_add_(0, on.index(2), on(2))
+            gradient_of(nn.AdaptiveAvgPool2d(1), 1, 2, 7, 7)
+            gradient_of(lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"), 1, 2, 4, 4)
+        finally:
+            torch.use_deterministic_algorithms(False)
 
 
 def test_operands_too_large_for_the_cpu_keep_the_words_of_the_fake_kernel() -> None:

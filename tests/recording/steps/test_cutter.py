@@ -977,11 +977,11 @@ def test_early_stopping_sees_progress() -> None:
     def train() -> None:
         net = model()
         optimizer = sgd(net)
-        best, lookahead, epochs = float("inf"), 0, 0
-        while lookahead < 3 and epochs < 20:
+        best, patience, epochs = float("inf"), 0, 0
+        while patience < 3 and epochs < 20:
             update(optimizer, net)
             loss = net(inputs()).mean().item()
-            lookahead = 0 if loss < best else lookahead + 1
+            patience = 0 if loss < best else patience + 1
             best, epochs = min(best, loss), epochs + 1
         assert epochs == 20
 
