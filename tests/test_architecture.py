@@ -133,7 +133,6 @@ TESTED_WITH = {
     "neusight.fake_cuda.triton_driver": "fake_cuda/test_user_kernels.py",
     "neusight.integrations.check": "check/test_judgement.py",
     "neusight.integrations.check.comparing": "cli/commands/test_compare.py",
-    "neusight.integrations.check.outputs": "check/outputs/test_junit.py",
     "neusight.integrations.cli": "cli/test_main.py",
     "neusight.integrations.frameworks.tensorboard_repair": "frameworks/test_tensorboard.py",
     "neusight.integrations.layouts": "layouts/test_search.py",

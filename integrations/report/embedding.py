@@ -6,7 +6,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from neusight.integrations.report.html import html_report
-from neusight.predictors.formatting import bytes_text
+from neusight.predictors.formatting import bytes_text, counted
 
 if TYPE_CHECKING:
     from neusight.forecast import Forecast
@@ -50,7 +50,9 @@ def _words(forecast: Forecast) -> list[str]:
 def _notes(forecast: Forecast) -> list[str]:
     notes = [f"note: {text}" for text in forecast.warnings]
     more = len(notes) - _NOTES_SHOWN
-    return notes[:_NOTES_SHOWN] + ([f"{more} more notes in the report"] if more > 0 else [])
+    return notes[:_NOTES_SHOWN] + (
+        [f"{counted(more, 'more note')} in the report"] if more > 0 else []
+    )
 
 
 def _frame(forecast: Forecast) -> str:

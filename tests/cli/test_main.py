@@ -73,14 +73,16 @@ def test_the_numbers_that_options_are_by_default() -> None:
         f"{command} {action.option_strings[0]} {action.default}"
         for command, parser in _parsers_of(_parser()).items()
         for action in parser._actions
-        if type(action.default) in (int, float) and action.default not in (0, math.inf)
+        if str(action.default).isdecimal() or isinstance(action.default, float)
+        if action.default not in (0, False, math.inf)
     ]
 
     assert numbers == [
-        "run --max-ops 5000000", "run --wait 60.0",
-        "plan --wait 60.0", "plan --max-ops 5000000", "plan --sequence 4096",
+        "run --steps 5", "run --max-ops 5000000", "run --wait 60.0",
+        "plan --wait 60.0", "plan --steps 1", "plan --max-ops 5000000", "plan --sequence 4096",
         "plan --storage-gbps 2.0", "check --wait 60.0",
-        "serve --replicas 1", "serve --lora-rank 16", "serve --requests 500",
+        "serve --tp 1", "serve --pp 1", "serve --replicas 1",
+        "serve --lora-rank 16", "serve --requests 500",
         "serve --burstiness 1.0", "serve --turns 1", "serve --max-num-seqs 256",
         "serve --max-num-batched-tokens 2048", "serve --gpu-memory-utilization 0.9",
         "serve --block-size 16", "serve --acceptance 0.7", "serve --attainment 0.9",
@@ -89,6 +91,8 @@ def test_the_numbers_that_options_are_by_default() -> None:
 
 
 def test_a_module_is_run_with_its_own_arguments() -> None:
+    for last in ("--max-memory", "--gpu", "--quiet"):
+        assert _split(["run", "--gpu", "H100", last]) == (["run", "--gpu", "H100", last], None)
     own, program = _split(["run", "--gpu=H100", "--steps", "3", "-m", "pkg.train", "--steps", "9"])
 
     assert own == ["run", "--gpu=H100", "--steps", "3"]

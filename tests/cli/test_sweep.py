@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from neusight.integrations.cli.commands import run
-from neusight.integrations.cli.main import main
+from neusight.integrations.cli.main import _parser, main
+from neusight.integrations.cli.planning import points as planning_points
+from neusight.integrations.cli.planning import processes
+from neusight.integrations.cli.planning.candidates import Candidate
+from neusight.integrations.cli.planning.points import PlanPoint
 from neusight.integrations.cli.sweep import (
     Sweep,
     SweepPoint,
@@ -18,6 +23,7 @@ from neusight.integrations.cli.sweep import (
     unit_of,
     with_argument,
 )
+from neusight.integrations.program.program import Program
 from neusight.predictors.errors import OptionError
 from warm_python import run_python
 
@@ -125,6 +131,8 @@ def test_the_table_in_full() -> None:
         f"2       10.00   9.00 to 11.00  memory  10.0 of 80   yes        63          0  {little}",
         "most tokens/s that fit: lr 1; largest that fits: 2",
     ]
+    document = Sweep("lr", ("1",)).to_json([])
+    assert document == {"schema_version": 1, "argument": "lr", "points": []}
     assert SweepPoint("9", gpu="", failure="no").to_json() == {
         "value": "9", "gpu": "", "latency_us": 0.0, "low_us": 0.0, "high_us": 0.0, "bound": "",
         "fits": False, "used_bytes": 0, "capacity_bytes": 0, "samples_per_second": None,
@@ -209,6 +217,30 @@ def test_a_table_is_shown_and_a_page_written_also_where_another_file_cannot_be(
     assert shown.out == f"{table}\n\nreport: o.html\n" * 2
     assert shown.err == "neusight: file/o.json cannot be written: File exists\n"
     assert "<svg" in Path("o.html").read_text()
+
+
+@pytest.mark.parametrize(("num_cores", "at_once"), [(1, 1), (2, 2), (16, 2)])
+def test_two_values_are_run_at_once_where_there_are_cores(
+    num_cores: int, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def evaluated(
+        _: object, candidates: Sequence[Candidate], *, at_once: int, **__: object
+    ) -> Iterator[tuple[int, list[PlanPoint]]]:
+        asked.append(at_once)
+        yield from ((n, [PlanPoint(one, problem="no")]) for n, one in enumerate(candidates))
+
+    monkeypatch.setattr(planning_points, "evaluated_in_turn", evaluated)
+    monkeypatch.setattr(processes, "num_cores", lambda: num_cores)
+    options = _parser().parse_args(["run", "--gpu", "H100", "--quiet"])
+    options.is_command_line = False
+    request = run._requested(options, Program("json.tool", (), is_module=True))
+
+    found = run._swept(request, Sweep("lr", ("1", "2")))
+
+    assert asked == [at_once]
+    assert [(point.value, point.failure) for point in found] == [("1", "no"), ("2", "no")]
 
 
 def test_a_script_is_swept_end_to_end(tmp_path: Path) -> None:

@@ -12,12 +12,13 @@ from torch import nn
 import neusight
 from neusight.integrations.profiles.measurements import (
     TraceMeasurements,
+    _shapes_after,
     frozen,
     measurements_of,
     outermost_ops,
     reported_left_out,
 )
-from neusight.integrations.profiles.reading.profile import Profile
+from neusight.integrations.profiles.reading.profile import HostOp, Profile
 from neusight.integrations.profiles.reading.reading import read_profile, read_profile_events
 from neusight.output.trace.file import trace_events
 from neusight.predictors.errors import CalibrationError
@@ -443,3 +444,18 @@ def test_public_profiles_of_inference_are_understood_whole(name: str) -> None:
 
     assert found.share > 0.99
     assert len(found.measurements) >= 12
+
+
+@pytest.mark.parametrize(("num_inside", "found"), [(38, [(8, 9)]), (39, [])])
+def test_the_result_of_an_operator_is_looked_for_among_forty(
+    num_inside: int, found: list[tuple[int, ...]]
+) -> None:
+    """Those inside of it, of another thread and without shapes are none that its result goes to."""
+    inside = [HostOp("inner", 1 + at, 1, "1/1", ((3,),)) for at in range(num_inside - 2)]
+    ops = [
+        HostOp("outer", 0, 100, "1/1", ((5,),)), *inside, HostOp("other", 101, 1, "1/2", ((7,),)),
+        HostOp("no shapes", 102, 1, "1/1"), HostOp("next", 103, 1, "1/1", ((8, 9), (1,))),
+    ]  # fmt: skip
+    profile = Profile("a.json", "H100", False, True, (), tuple(ops), (), ())
+
+    assert list(_shapes_after(profile, 0)) == found

@@ -18,6 +18,7 @@ from neusight.forecast import Forecast
 from neusight.integrations.cli.main import main
 from neusight.integrations.profiles import validation
 from neusight.integrations.profiles.validation import (
+    OperatorError,
     Totals,
     Validation,
     WorkloadScore,
@@ -364,6 +365,45 @@ def test_a_wrong_verdict_and_a_miss_catch_the_eye() -> None:
 
     assert "NO" in text and "yes, forecast not" in text
     assert "left out    x: why" in text
+
+
+def test_the_table_in_full() -> None:
+    worst = OperatorError("aten::mm", "gemm", "1x2x3", 10.0, 1234.5, 0.556)
+    found = Validation(
+        "H100",
+        "tiled",
+        (
+            score(1 / 3, workload="a", worst=(worst,), is_host_bound=True),
+            score(0.1, workload="longer", is_forecast_host_bound=True, measured_bytes=None),
+            score(-0.2, workload="c", measured_kernels=None, measured_busy_us=0.0),
+        ),
+        left_out=("x: why",),
+        notes=("a rehearsal",),
+    )
+
+    assert found.table().splitlines() == [
+        "workload  measured  forecast   error  in 80 %  GPU busy  memory  kernels  host-bound",
+        "a         100.0 µs  133.3 µs  +33.3%       NO    +10.0%   +3.0%    +0.0%  yes, forecast "
+        "not",
+        "     56% of the error: aten::mm 1x2x3: 10.0 µs measured, 1.234 ms forecast",
+        "longer    100.0 µs  110.0 µs  +10.0%      yes    +10.0%       -    +0.0%  no, forecast "
+        "yes",
+        "c         100.0 µs   80.0 µs  -20.0%       NO         -   +3.0%        -  no",
+        "",
+        "H100, predictor tiled, 3 workloads: step time median error 20.0%, p90 30.7%; 33% inside "
+        "the interval; host-bound or not right for 33%",
+        "median errors: GPU busy 10.0%, peak memory 3.0%, kernels 0.0%",
+        "left out    x: why",
+        "note        a rehearsal",
+    ]
+    document = found.to_json()
+    assert document["totals"] == {
+        "num_workloads": 3, "median_error": 0.2, "p90_error": 0.306667, "median_busy_error": 0.1,
+        "median_memory_error": 0.03, "median_kernel_error": 0.0, "inside": 0.333333,
+        "right_verdicts": 0.333333,
+    }  # fmt: skip
+    assert (document["schema_version"], document["rows"][0]["error"]) == (1, 0.333333)
+    assert Validation("H100", "tiled", (score(0.1),)).totals.p90_error == 0.1
 
 
 @pytest.fixture

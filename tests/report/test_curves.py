@@ -102,6 +102,7 @@ def test_lines_numbers_names_and_a_limit_stand_where_their_values_are() -> None:
         ([(4.0, 100.0), (8.0, 2.0)], False, "0 20 40 60 80 100 4 5 6 7 8"),
         ([(99.5, 600.0), (150.0, 2.0)], False, "0 200 400 600 800 1,000 100 120 140"),
         ([(0.0, 0.0), (0.3, 100.0)], True, "100 1,000 0 0.1 0.2 0.3"),
+        ([(0.0, 0.0), (0.3, 0.0)], True, "1 10 0 0.1 0.2 0.3"),
     ],
 )
 def test_axes_have_round_numbers_around_all_values(
@@ -134,7 +135,15 @@ def test_many_points_are_thinned_and_colours_repeat() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.0, "0"), (-0.25, "-0.25"), (1.0, "1"), (99.5, "99.5"), (100.5, "100"), (150.5, "150")],
+    [
+        (0.0, "0"),
+        (-0.25, "-0.25"),
+        (1.0, "1"),
+        (1.96, "2.0"),
+        (99.5, "99.5"),
+        (100.5, "100"),
+        (150.5, "150"),
+    ],
 )
 def test_a_number_has_as_many_digits_as_can_be_read(value: float, text: str) -> None:
     assert number_text(value) == text

@@ -48,6 +48,7 @@ def test_the_report_lies_in_a_frame_that_reaches_nothing(name: str) -> None:
     assert frame["srcdoc"] == html_report([forecast])
     assert frame["sandbox"] == "allow-scripts"
     assert frame["title"] == "Report of the forecast on H100-SXM5-80GB"
+    assert frame["style"] == "width: 100%; height: 620px; border: 1px solid #8886; resize: vertical"
 
 
 def test_the_words_stand_alone() -> None:
@@ -61,13 +62,32 @@ def test_the_words_stand_alone() -> None:
     assert lines[3].startswith("note: values that only a GPU can compute were read and invented")
 
 
-def test_of_many_notes_the_first_are_shown() -> None:
+def test_the_three_classes_that_take_most_are_named() -> None:
+    with neusight.forecast_on("H100") as forecast:
+        x = torch.ones(64, 64, device="cuda") @ torch.ones(64, 64, device="cuda")
+        torch.layer_norm(torch.relu(x), (64,)).softmax(-1).sum()
+
+    [_, line, *_] = Frames(neusight.notebook_html(forecast)).text.splitlines()
+
+    rows = forecast.verdict.by_kernel_class
+    assert len(rows) > 3
+    named = ", ".join(f"{row.name} {row.share:.0%}" for row in rows[:3])
+    assert line == f"GPU time: {named}; MFU {forecast.mfu:.1%}"
+
+
+@pytest.mark.parametrize(
+    ("num_notes", "more"),
+    [(3, []), (4, ["1 more note in the report"]), (5, ["2 more notes in the report"])],
+)
+def test_of_many_notes_the_first_are_shown(num_notes: int, more: list[str]) -> None:
     forecast = forecast_of()
-    warned = forecast.of(replace(forecast.recording, warnings=("<a>", "b", "c", "d", "e")))
+    warned = forecast.of(
+        replace(forecast.recording, warnings=("<a>", "b", "c", "d", "e")[:num_notes])
+    )
 
     lines = Frames(warned._repr_html_() or "").text.splitlines()
 
-    assert lines[3:] == ["note: <a>", "note: b", "note: c", "2 more notes in the report"]
+    assert lines[3:] == ["note: <a>", "note: b", "note: c", *more]
 
 
 def test_a_program_that_failed_says_so_and_shows_what_was_recorded() -> None:

@@ -12,6 +12,7 @@ from dataclasses import astuple, replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from neusight.integrations.report import html
 from neusight.integrations.report.html import html_report, report_date
 from neusight.integrations.report.page.colours import KINDS
 from neusight.integrations.report.page.html_tables import Detail
+from neusight.integrations.report.section import _details
 from neusight.predictors.errors import OptionError
 from neusight.predictors.gpu import GPU, find_gpu
 from neusight.recording.recording import CompiledFrame, GraphBreak, Recording
@@ -382,6 +384,67 @@ def test_a_page_of_a_million_bytes_is_drawn_again_with_half_the_detail(
     html_report([one], labels=["one"])
 
     assert shown == details
+    shown.clear()
+    pages = iter([2])
+    html_report([one] * 3, labels=["a", "b", "c"])
+    assert shown == [(3000, 100, 2000)]
+
+
+@pytest.mark.parametrize(
+    ("num", "prices", "failure", "is_compared", "note"),
+    [
+        (1, {}, "", False, ""), (1, {"T4": 1.0}, "", True, ""), (2, {}, "", True, ""),
+        (2, {}, "it failed", False, ""), (12, {}, "", True, ""),
+        (13, {}, "", True, "The first 12 of 13 have a part of their own"),
+    ],
+)  # fmt: skip
+def test_several_forecasts_are_compared_and_twelve_have_a_part(
+    num: int, prices: dict[str, float], failure: str, is_compared: bool, note: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    for name in ("_head", "_opening"):
+        monkeypatch.setattr(html, name, lambda *_: [])
+    monkeypatch.setattr(html, "section_of", lambda _, number, *__: [f"part {number};"])
+    monkeypatch.setattr(html, "view_of_several", lambda *_, **__: "the table")
+    one: Any = SimpleNamespace(failure=failure, recording=SimpleNamespace(script="a.py"))
+    labels = [str(number) for number in range(num)]
+    whole = html._Whole([one] * num, (), prices, "", "", labels, None)
+
+    page = html._page(whole, html._DETAIL)
+
+    assert ("the table" in page) is is_compared
+    parts = [number for number in range(14) if f"part {number};" in page]
+    assert parts == [*range(min(num, 12))]
+    assert ("The first" in page) is (note != "") and note in page
+
+
+@pytest.mark.parametrize(
+    ("num", "words"), [(0, "0 host waits"), (1, "1 host wait"), (1200, "1,200 host waits")]
+)
+def test_waits_are_counted_in_words(num: int, words: str) -> None:
+    verdict = SimpleNamespace(
+        coverage={"trained": 0.0, "physics": 1.0}, num_synchronizations=num, bound="host",
+        gpu_busy_us=5.0, num_kernels=1, num_ops=2,
+    )  # fmt: skip
+    one: Any = SimpleNamespace(verdict=verdict)
+
+    assert _details(one) == [
+        "host-bound, GPU busy 5.0 µs a step", "1 kernel of 2 ops", f"{words} for the GPU",
+        "kernel time priced: 100% physics",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_rate_of_several_ranks_says_how_many(world_size: int) -> None:
+    with neusight.forecast_on("H100", world_size=world_size) as forecast:
+        layer = nn.Linear(64, 64).cuda()
+        for _ in range(2):
+            layer(torch.ones(8, 64, device="cuda")).sum().item()
+
+    text = html_report([forecast])
+
+    assert (f"a second on {world_size} ranks; " in text) is (world_size > 1)
+    assert "samples a second" in text
 
 
 def test_many_forecasts_share_a_page() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -168,6 +169,15 @@ def test_the_report_in_full() -> None:
         "    change 0     0.0 MiB, fits, saves 256.0 MiB",
         "    change 1    1.00 GiB, fits, saves 256.0 MiB, +1.50 ms a step (+15%), luck",
     ]
+
+
+def test_a_peak_is_never_below_nothing() -> None:
+    """What the estimate may be off by is that of the memory as it was recorded."""
+    report = literal_report()
+    off_by = report.needed_range.high - 3 * GIB
+    vars(report)["advice"] = replace(report.advice, needed_bytes=1000)
+
+    assert report.needed_range == (0, 1000 + off_by)
 
 
 @pytest.mark.parametrize(

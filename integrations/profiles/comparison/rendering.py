@@ -59,7 +59,7 @@ def _operator_pairs(pairs: OperatorPairs, show: Format) -> list[str]:
     """Operators that are not in the same place of both call trees, with the reason if known."""
     if not pairs.differences or not pairs.num_by_name:
         return []
-    table: Table = [("within", "measured", "forecast", "times", "reason")]
+    table: Table = [("within", "measured operators", "forecast operators", "times", "reason")]
     for row in pairs.differences[:_OPERATORS_SHOWN]:
         within = row.within or "the step"
         table.append(
@@ -181,7 +181,10 @@ def _percent(forecast: float, measured: float) -> str:
 
 
 #: Columns of words, to the left.
-_TEXT_COLUMNS = ("", "class", "operator", "size", "step", "forecast's", "within", "measured")
+_TEXT_COLUMNS = (
+    "", "class", "operator", "size", "step", "forecast's", "within", "measured operators",
+    "forecast operators",
+)  # fmt: skip
 
 
 def plain(title: str, table: Table) -> str:

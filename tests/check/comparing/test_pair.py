@@ -75,7 +75,10 @@ def test_another_batch_is_compared_by_the_sample(before: Forecast) -> None:
     pair = compared(before, trained(batch=32))
 
     assert pair_lines(pair)[2].startswith("batch 8 → 32, so compared per sample: ")
-    assert pair.to_json()["batch"] == {"unit": "sample", "before": 8, "now": 32}
+    document = pair.to_json()
+    assert (document["schema_version"], document["batch"]) == (
+        1, {"unit": "sample", "before": 8, "now": 32}
+    )  # fmt: skip
 
 
 def test_different_programs_are_reported_first(before: Forecast) -> None:

@@ -227,7 +227,8 @@ def test_the_command_prints_and_writes_its_findings(
     assert main(["doctor", "--json", str(tmp_path / "d.json")]) == 0
 
     assert "ok  torch        2.13.0" in capsys.readouterr().out
-    assert json.loads((tmp_path / "d.json").read_text())["findings"][0]["state"] == "ok"
+    document = json.loads((tmp_path / "d.json").read_text())
+    assert (document["schema_version"], document["findings"][0]["state"]) == (1, "ok")
 
 
 def test_findings_that_cannot_be_written_are_wrong_use(

@@ -32,6 +32,17 @@ def test_the_list_fits_sixty_columns_and_names_every_gpu(
     assert "(" not in headings[-1]
 
 
+def test_a_clock_above_the_stated_one_reaches_no_more_than_the_peak(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """An RTX 3090 boosts beyond the clock that its peak is stated at."""
+    assert main(["gpus", "RTX-3090"]) == 0
+
+    shown = capsys.readouterr().out.splitlines()
+    [peak, *reached] = next(line for line in shown if line.startswith("  bf16")).split()[1:4]
+    assert reached == [peak, peak]
+
+
 def test_one_gpu_states_what_large_work_reaches(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["gpus", "H100"]) == 0
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -88,6 +90,34 @@ def test_progress_shows_the_time_that_is_left() -> None:
 
     assert first == f"neusight: [1/3] {point.title}: failed; about 2 min 20 s left"
     assert last == f"neusight: [3/3] {point.title}: failed"
+
+
+def test_the_time_that_is_left_goes_by_that_since_the_beginning(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = _parser().parse_args(["plan", "--gpu", "H100", "--sweep", "lr=1,2", "--jobs", "3"])
+    options.is_command_line = False
+    [first, second], _ = planned("--gpu", "H100", "--sweep", "lr=1,2")
+    asked: dict[str, Any] = {}
+
+    def evaluated(*_: object, **given: Any) -> Iterator[tuple[int, list[PlanPoint]]]:
+        asked.update(given)
+        yield 1, [PlanPoint(second, problem="failed: no")]
+        yield 0, [PlanPoint(first, problem="failed: yes")]
+
+    monkeypatch.setattr(plan, "evaluated_in_turn", evaluated)
+    times = iter((1000.0, 1070.0, 1100.0))
+    monkeypatch.setattr(plan, "time", SimpleNamespace(monotonic=lambda: next(times)))
+
+    assert plan.run(options, JSON_TOOL) == 3
+
+    assert (asked["at_once"], asked["ray"]) == (3, None)
+    shown = capsys.readouterr()
+    assert shown.err.splitlines() == [
+        "neusight: [1/2] lr 2: failed: no; about 1 min 10 s left",
+        "neusight: [2/2] lr 1: failed: yes",
+    ]
+    assert shown.out.startswith("none of these fits\n")
 
 
 def test_a_script_is_planned_end_to_end(tmp_path: Path) -> None:

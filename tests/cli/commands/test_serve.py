@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,10 +15,15 @@ from browser import NEEDED, Browser
 
 import neusight
 from neusight.exit_codes import ExitCode
+from neusight.integrations.cli.commands import serve as serve_command
 from neusight.integrations.cli.main import main
 from neusight.integrations.serving import model as served_model
+from neusight.integrations.serving import service
 from neusight.integrations.serving.model import ServedModel, recorded_model
+from neusight.predictors.errors import OptionError
 from neusight.predictors.gpu import GPU
+from neusight.serving.figures import Slo
+from neusight.serving.load import Lengths, Load, RequestClass
 
 HOME_MADE = """
 import torch
@@ -231,6 +237,68 @@ def test_users_drafts_sessions_replicas_and_priorities_are_served(model: str) ->
     ):  # fmt: skip
         code = serve(model, "--gpu", "H100", "--requests", "12", "--output", "8", *words)
         assert code == ExitCode.OK, words
+
+
+class AnsweringServer(SimpleNamespace):
+    """A server that says how it was asked, or that it cannot serve at all."""
+
+    deployment = SimpleNamespace(label="two T4")
+    max_model_len = 512
+    problem = ""
+
+    def under(self, requests: Any, *, label: str, rate: object, slo: Slo) -> Any:
+        if self.problem:
+            raise OptionError(self.problem)
+        return label, len(requests), rate
+
+    def at_rate(self, load: Load, rate: float, slo: Slo) -> Any:
+        return f"{rate:g}/s", load.num_requests, rate
+
+
+CLASSES = (RequestClass(Lengths("fixed", 8), Lengths("fixed", 4)),)
+
+
+@pytest.mark.parametrize(
+    ("load", "slo", "points", "has_highest"),
+    [
+        (None, Slo(ttft_s=1.0), [("3 requests", 3, None)], False),
+        (Load(CLASSES, 1200), Slo(), [("1/s", 1200, 1.0), ("2/s", 1200, 2.0)], False),
+        (Load(CLASSES, 5), Slo(ttft_s=1.0), [("1/s", 5, 1.0), ("2/s", 5, 2.0)], True),
+        (
+            Load(CLASSES, 5, "closed", users=4), Slo(ttft_s=1.0), [("4 users", 4, None)], False,
+        ),
+    ],
+)  # fmt: skip
+def test_the_highest_rate_is_looked_for_where_there_are_limits_and_arrivals(
+    load: Load | None, slo: Slo, points: list[Any], has_highest: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(service, "highest_rate", lambda *_: "the highest")
+    server: Any = AnsweringServer()
+    request: Any = SimpleNamespace(
+        load=load, slo=slo, requests=[1, 2, 3], rates=(1.0, 2.0), num_deployments=1
+    )
+
+    found, highest, problems = serve_command._served([server], request)
+
+    assert (found, problems) == (points, [])
+    expected: list[Any] = [(server, "the highest")] if has_highest else []
+    assert highest == expected
+
+
+def test_of_several_deployments_those_that_cannot_serve_are_left_out_and_named() -> None:
+    good: Any = AnsweringServer()
+    bad: Any = AnsweringServer(problem="too small")
+    request: Any = SimpleNamespace(load=None, slo=Slo(), requests=[1], num_deployments=2)
+
+    found, _, problems = serve_command._served([bad, good], request)
+
+    assert (len(found), problems) == (1, ["two T4 is left out: too small"])
+    with pytest.raises(OptionError, match="two T4 is left out: too small; two T4 is left out"):
+        serve_command._served([bad, bad], request)
+    request.num_deployments = 1
+    with pytest.raises(OptionError, match=r"^too small$"):
+        serve_command._served([bad], request)
 
 
 def test_a_requirement_that_is_not_kept_fails_the_check(

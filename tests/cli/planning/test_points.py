@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -93,13 +94,19 @@ def test_a_candidate_has_a_point_for_each_gpu(
 
 
 @pytest.mark.filterwarnings("ignore::neusight.session.NoCudaWorkWarning")
-def test_a_step_that_does_nothing_communicates_nothing() -> None:
+def test_communication_is_that_of_the_steady_step_where_there_is_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with neusight.forecast_on("H100") as forecast:
         pass
 
     [point] = points._points(Candidate((), Program("train.py", ())), [forecast], {})
 
     assert (point.exposed_communication_us, point.gpu_hours) == (0.0, 0.0)
+    waiting = SimpleNamespace(exposed_communication_ns=2500)
+    monkeypatch.setattr(points, "steady_step_of", lambda _: waiting)
+    [point] = points._points(Candidate((), Program("train.py", ())), [forecast], {})
+    assert point.exposed_communication_us == 2.5
 
 
 def test_what_does_not_fit_says_how_much_is_needed(script: str) -> None:

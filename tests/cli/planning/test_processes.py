@@ -111,6 +111,7 @@ class FakeRay:
     def wait(
         self, tasks: Sequence[Any], *, num_returns: int, timeout: float
     ) -> tuple[list[Any], list[Any]]:
+        assert num_returns == 1
         return [tasks[-1]], list(tasks[:-1])
 
     def get(self, submitted: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:

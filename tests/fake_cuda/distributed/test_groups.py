@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import neusight
-from neusight.fake_cuda.distributed.rank import ranks_text
+from neusight.fake_cuda.distributed.groups import Groups
+from neusight.fake_cuda.distributed.rank import Rank, ranks_text
+from neusight.predictors.gpu import find_gpu
+from neusight.recording.recording import FIRST_COMMUNICATION_STREAM
 
 NO_BACKEND = "No backend type associated with device type cpu: NCCL moves tensors of GPUs only"
 
@@ -124,3 +129,36 @@ def test_without_nvlink_nccl_takes_them_and_nothing_is_copied_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert all_reduces(monkeypatch, SMALL, gpu="L40S") == [""]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "per_node", "text"),
+    [
+        ((0,), 16, "size=1 nodes=1 per_node=16 name=g ranks=0"),
+        ((0, 1), 16, "size=2 nodes=1 per_node=16 name=g ranks=0,1 intra_node=1"),
+        (range(8), 16, "size=8 nodes=1 per_node=16 name=g ranks=0..7 intra_node=1"),
+        (range(9), 16, "size=9 nodes=1 per_node=16 name=g ranks=0..8"),
+        (range(3, 5), 4, "size=2 nodes=2 per_node=4 name=g ranks=3,4"),
+    ],
+)
+def test_groups_of_two_to_eight_ranks_inside_a_node_may_read_each_other(
+    ranks: Sequence[int], per_node: int, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENABLE_INTRA_NODE_COMM", "YES")
+    queries: list[tuple[str, object]] = []
+    groups = Groups(
+        Rank(0, 16, per_node), find_gpu("H100"), lambda *device_query: queries.append(device_query)
+    )
+    group: Any = SimpleNamespace(group_name="g")
+
+    assert [groups.text_of(group, tuple(ranks)) for _ in range(2)] == [text] * 2
+    assert queries == [("intra_node_comm", True)] * ("intra" in text)
+
+
+def test_each_communicator_has_a_stream_of_its_own() -> None:
+    groups = Groups(Rank(), find_gpu("H100"), lambda *_: None)
+    first, second = (SimpleNamespace(group_name=name) for name in "ab")
+
+    streams = [groups.stream_of(*key) for key in ((first,), (second,), (first, 1), (first,))]
+
+    assert [stream - FIRST_COMMUNICATION_STREAM for stream in streams] == [0, 1, 2, 0]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neusight.fake_cuda.distributed.rank import Rank, stated_rank
+from neusight.fake_cuda.distributed.rank import Rank, ranks_text, stated_rank
 from neusight.predictors.errors import OptionError
 
 
@@ -34,6 +35,37 @@ def test_hosts_have_up_to_eight_gpus(world_size: int, expected: tuple[int, int])
     rank = Rank(0, world_size)
 
     assert (rank.gpus_per_node, rank.num_nodes) == expected
+
+
+def test_a_host_need_not_be_full_where_it_is_the_only_one() -> None:
+    rank = Rank(5, 6, 8)
+
+    assert (rank.num_nodes, rank.local_world_size, rank.node, rank.local_index) == (1, 6, 0, 5)
+    assert Rank(7, 8, 8).node == 0
+
+
+@pytest.mark.parametrize(("world_size", "per_node"), [(2, 2), (4, 4), (16, 4), (1, 1)])
+def test_a_node_of_the_system_holds_as_many_as_there_are(world_size: int, per_node: int) -> None:
+    system: Any = SimpleNamespace(gpus_per_node=4)
+
+    assert stated_rank(world_size=world_size, environment={}, system=system) == Rank(
+        0, world_size, per_node
+    )
+    stated = stated_rank(world_size=16, gpus_per_node=2, environment={}, system=system)
+    assert stated == Rank(0, 16, 2)
+    unknown: Any = SimpleNamespace(gpus_per_node=-1)
+    assert stated_rank(world_size=16, environment={}, system=unknown) == Rank(0, 16, 8)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"),
+    [
+        ([], ""), ([4], "4"), ([4, 5], "4,5"), ([4, 5, 6], "4..6"), ([4, 6, 8], "4..8/2"),
+        ([6, 5, 4], "6,5,4"), ([1, 1, 1], "1,1,1"), ([0, 1, 3], "0,1,3"), ([0, 2, 3], "0,2,3"),
+    ],
+)  # fmt: skip
+def test_ranks_at_equal_distances_are_a_range(ranks: list[int], text: str) -> None:
+    assert ranks_text(ranks) == text
 
 
 @pytest.mark.parametrize(

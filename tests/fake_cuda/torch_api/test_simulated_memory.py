@@ -10,6 +10,7 @@ import torch
 import neusight
 from neusight.memory.placement import ALLOCATOR_OPTION, FRACTION_OPTION
 from neusight.predictors.gpu import find_gpu
+from places import require_golden
 
 MIB = 2**20
 
@@ -57,6 +58,44 @@ def test_counts_are_worked_by_hand() -> None:
         "num_device_free": 0,
     }
     assert {name: stats[name] for name in expected} == expected
+
+
+#: In this order; a key without one of them is a figure of its own.
+_OF_EACH = ("current", "peak", "allocated", "freed")
+
+
+def test_the_counts_of_the_allocator_are_those_of_the_table() -> None:
+    """Small and large blocks that come and go, a cache that is emptied, memory that runs out, and
+    peaks and counts that begin again. Of each what is there, its peak, what came and what went."""
+
+    def block(num_bytes: int) -> torch.Tensor:
+        return torch.empty(num_bytes, dtype=torch.uint8, device="cuda")
+
+    found: dict[str, dict[str, int]] = {}
+    with neusight.forecast_on("H100", on_out_of_memory="raise"):
+        kept = [block(1000), block(30 * MIB), block(3 * MIB), block(5 * MIB)]
+        small, large = block(3000), block(4 * MIB)
+        del small, large
+        kept.append(block(2000))
+        found["at first"] = torch.cuda.memory_stats()
+        with pytest.raises(torch.OutOfMemoryError):
+            block(2**40)
+        del kept[1]
+        torch.cuda.empty_cache()
+        found["once it ran out and was emptied"] = torch.cuda.memory_stats()
+        torch.cuda.reset_peak_memory_stats()
+        torch.cuda.reset_accumulated_memory_stats()
+        kept.append(block(700))
+        found["counted again"] = torch.cuda.memory_stats()
+
+    assert {len(stats) for stats in found.values()} == {123}
+    lines = []
+    for when, stats in found.items():
+        rows: dict[str, list[int]] = {}
+        for key in sorted(stats, key=lambda key: (*_OF_EACH, key).index(key.rpartition(".")[2])):
+            rows.setdefault(key.rpartition(".")[0] or key, []).append(stats[key])
+        lines += [when, *(f"  {name:32} {' '.join(map(str, rows[name]))}" for name in sorted(rows))]
+    require_golden("memory_stats.txt", lines)
 
 
 def test_what_the_script_queries_is_what_the_forecast_reports() -> None:

@@ -246,6 +246,7 @@ def test_json_and_markdown_hold_the_figures() -> None:
     figures = json.loads(json.dumps(comparison.to_json(), allow_nan=False))
     markdown = comparison.to_markdown()
 
+    assert (figures["schema_version"], figures["aliases_version"]) == (2, 3)
     assert figures["kernel_time_error"] == 0.5
     assert figures["rows"][0]["op"] == "aten::addmm"
     assert "| gemm | 1 | 1 | 20.0 | 30.0 | +50.0% | 100.0% |" in markdown

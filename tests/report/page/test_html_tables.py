@@ -49,6 +49,10 @@ def test_text_is_escaped_cut_and_broken_between_parts_of_names() -> None:
     assert shortened("short") == "short"
 
 
+def test_a_share_sorts_by_six_digits() -> None:
+    assert share_cell(1 / 3) == Cell("33.3%", 0.333333)
+
+
 def test_no_text_ends_the_element_of_the_data() -> None:
     text = data_element("a", {"n": "</script><!--&"})
 

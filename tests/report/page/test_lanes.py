@@ -6,7 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from neusight.integrations.report.page.lanes import Drawn, Lane, coarsened, lanes_of
+from neusight.integrations.report.page.lanes import (
+    Drawn,
+    Lane,
+    _host_threads,
+    coarsened,
+    lanes_of,
+)
 from neusight.timeline.spans import HostSpan, KernelSpan, SpanKind, StepSpan, Timeline
 from timelines import kernel_span, op, step_span
 
@@ -83,6 +89,20 @@ def steady(start_ns: int, done_ns: int, latency_ns: int, kernels: tuple[int, int
 
 def rows(found: Lane) -> list[tuple[int, int, int, str]]:
     return [(span.row, span.start_ns, span.duration_ns, span.name) for span in found.spans]
+
+
+def test_what_another_thread_began_lies_in_the_first_row_of_its_own() -> None:
+    spans = [
+        host("forward"), host("begun", "thread 1", parent=10),
+        host("within", "thread 1", parent=11), host("own", "thread 1"),
+    ]  # fmt: skip
+
+    found = _host_threads(spans, 10, 0)
+
+    assert [(span.name, span.row) for span in found["thread 1"]] == [
+        ("begun", 0), ("within", 1), ("own", 0)
+    ]  # fmt: skip
+    assert _host_threads(spans[1:2], 11, 0)["thread 1"][0].row == 0  # its parent is not shown
 
 
 def test_a_step_begins_where_the_gpu_is_done_with_the_one_before() -> None:

@@ -150,6 +150,9 @@ def test_a_capacity_near_the_peak_is_drawn() -> None:
     assert "capacity 0 18.2 1000 18.2" in near
     assert near[-1].startswith("7.70 GiB, ")
     assert not any(line.startswith("capacity") for line in far)
+    dashed = "Dashed: the 7.00 GiB that the GPU has beside the context."
+    assert dashed in view_of_memory(literal_forecast(1024, 2560, gib=8), DETAIL)
+    assert "Dashed" not in view_of_memory(literal_forecast(2560, gib=10), DETAIL)
 
 
 def test_an_allocation_at_no_known_time_is_at_that_of_the_one_before() -> None:
@@ -180,4 +183,8 @@ def test_rows_of_what_is_alive_state_their_share_and_the_rest_is_added_up() -> N
     assert re.findall(r">([^<>]+)</td>", text.replace("<wbr>", "")) == [
         "Net.*", "40.0 MiB", "40.0%", "1", "forward", "activation",
         "3 more rows", "60.0 MiB", "60.0%", "3",
+    ]  # fmt: skip
+    assert re.findall(r'class="(bar|words)"[^>]*>([^<]+)<', text) == [
+        ("bar", "share"), ("words", "phase"), ("words", "kind"),
+        ("bar", "40.0%"), ("words", "forward"), ("words", "activation"), ("bar", "60.0%"),
     ]  # fmt: skip

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
-from neusight.integrations.report.page.modules import ModuleNode, _Listed, module_tree
+from neusight.integrations.report.page.html_tables import Detail
+from neusight.integrations.report.page.modules import (
+    ModuleNode,
+    _Listed,
+    _static_table,
+    module_tree,
+    view_of_modules,
+)
 from neusight.predictors.kernel import Kernel
 from neusight.predictors.predictor import Estimate
 from neusight.recording.recording import MathMode, OpCall, OpSignature, Phase
-from neusight.timeline.spans import KernelSpan
+from neusight.timeline.spans import HostSpan, KernelSpan, Timeline
+from timelines import step_span
 
 PRODUCT = Kernel.gemm(64, 64, 64)
 PRICED = Estimate(1, 1, 1, "memory", "physics", "test")
@@ -134,3 +147,40 @@ def test_unlike_parts_of_a_sequential_stay_apart() -> None:
     alike = dict.fromkeys(("net.0", "net.1", "net.2"), "Linear")
     assert outline(tree(*alike, kinds=alike)) == {"net": {"* x3": {}}}
     assert outline(tree("net.0", "net.1")) == {"net": {"0": {}, "1": {}}}
+
+
+def test_without_a_script_modules_are_a_table_of_the_longest() -> None:
+    kernels = [kernel(f"net.{number}", 1000) for number in range(3)]
+    kernels += [kernel("head", 500), kernel("", 500, "optimizer"), kernel("late", 2_500_000)]
+
+    text = _static_table(kernels, Detail(0, 3, 0))
+
+    assert re.findall(r"<td[^>]*>([^<]*)</td>", text) == [
+        "late", "1", "2.50 ms", "99.8%", "net.*", "3", "3.0 µs", "0.1%",
+        "(optimizer)", "1", "0.5 µs", "0.0%",
+    ]  # fmt: skip
+    assert 'data-v="2500' in text
+    assert len(re.findall("<tr>", _static_table([], Detail(0, 3, 0)))) == 1
+    many = [kernel(chr(97 + number // 26) + chr(97 + number % 26), 1) for number in range(41)]
+    assert len(re.findall("<tr>", _static_table(many, Detail(0, 99, 0)))) == 1 + 40
+
+
+def test_the_tree_of_a_step_has_the_classes_of_its_modules_and_what_they_hold() -> None:
+    spans = (
+        HostSpan("module", "net", 0, 10, detail="Linear 2"),
+        HostSpan("op", "head", 1, 2, detail="no class"),
+    )
+    step = replace(step_span(kernels=(0, 2)), first_host=0, last_host=2)
+    timeline = Timeline(spans, (kernel("net", 1260), kernel("head", 40)), (step,), 2000)
+    alive = [SimpleNamespace(module="net", phase="forward", num_bytes=64)]
+    alive += [SimpleNamespace(module="", phase="backward", num_bytes=7)]
+    found: Any = SimpleNamespace(timeline=timeline, memory=SimpleNamespace(alive=alive))
+
+    page = view_of_modules(found, step, "tree-0", Detail(0, 3, 0))
+
+    [data] = re.findall(r'id="tree-0">(.*?)</script>', page)
+    assert json.loads(data)["root"]["c"] == [
+        {"n": "net", "k": "Linear", "v": [1.3, 0, 0, 1, 64]},
+        {"n": "head", "v": [0, 0, 0, 1, 0]},
+        {"n": "(backward)", "v": [0, 0, 0, 0, 7]},
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,13 @@ import neusight
 from neusight.forecast import Forecast
 from neusight.integrations.report.html import html_report
 from neusight.integrations.report.page.html_tables import Detail
-from neusight.integrations.report.page.side_by_side_view import labels_of, view_of_several
+from neusight.integrations.report.page.side_by_side_view import (
+    _bar,
+    _times_by_kind,
+    labels_of,
+    view_of_several,
+)
+from neusight.output.figures import Row, StepLatency
 
 
 def named(forecast: Forecast, script: str) -> Forecast:
@@ -66,6 +73,57 @@ def test_timelines_begin_together_and_end_where_their_steps_do(forecast: Forecas
     assert [lane["name"].partition(":")[0] for lane in data["lanes"]] == [
         "H100-SXM5-80GB", "H100-SXM5-80GB", "T4", "T4",
     ]  # fmt: skip
+
+
+def shape(kind: str, x: float, width: float, y: int = 0, height: int = 14) -> str:
+    return f'<rect class="{kind}" x="{x:.1f}" y="{y}" width="{width:.1f}" height="{height}"/>'
+
+
+def test_a_bar_has_its_kernels_by_kind_what_is_idle_and_the_range_below() -> None:
+    """60 of 100 µs; copies and products take 80 by themselves, but overlap."""
+    rows = [Row("copy", 1, 20.0, 0.25), Row("gemm", 3, 60.0, 0.75)]
+    verdict = SimpleNamespace(
+        by_kernel_class=rows, gpu_busy_us=60.0, step_latency=StepLatency(100.0, 80.0, 125.0)
+    )
+    one: Any = SimpleNamespace(verdict=verdict)
+    nothing: Any = SimpleNamespace(
+        verdict=SimpleNamespace(
+            by_kernel_class=[], gpu_busy_us=0.0, step_latency=StepLatency(5.0, 4.0, 6.0)
+        )
+    )
+
+    kinds = [kind for kind, _ in _times_by_kind(one)]
+    lengths = [{"gemm": 225.0, "copy": 75.0}[kind] for kind in kinds]
+    assert re.findall("<rect[^>]*>", _bar(one, 200.0)) == [
+        shape(f"c-{kinds[0]}", 0.0, lengths[0]),
+        shape(f"c-{kinds[1]}", lengths[0], lengths[1]),
+        shape("c-idle", 300.0, 200.0),
+        shape("range", 400.0, 225.0, 16, 2),
+    ]
+    assert re.findall("<rect[^>]*>", _bar(nothing, 10.0)) == [
+        shape("c-idle", 0.0, 500.0), shape("range", 400.0, 200.0, 16, 2)
+    ]  # fmt: skip
+
+
+def test_modules_are_shown_two_rows_deep() -> None:
+    class Outer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = torch.nn.Sequential(torch.nn.Sequential(torch.nn.Linear(64, 64)))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = self.body(x)
+            return found
+
+    with neusight.forecast_on("H100") as deep:
+        net = Outer().cuda()
+        for _ in range(2):
+            net(torch.ones(8, 64, device="cuda"))
+    found = re.search(r'id="timeline-all">(.*?)</script>', html_report([deep, deep.on("T4")]))
+
+    assert found is not None
+    lanes = json.loads(found[1])["lanes"]
+    assert [lane["num_rows"] for lane in lanes if "modules" in lane["name"]] == [2, 2]
 
 
 def test_two_have_a_difference_and_more_have_none(forecast: Forecast) -> None:

@@ -71,6 +71,25 @@ def test_memory_that_nobody_knows_is_not_said_to_fit(
     assert "fits" not in shown
 
 
+@pytest.mark.parametrize(
+    ("words", "num_summaries", "num_rows"),
+    [(["H200"], 1, 0), (["H200", "--price", "H200=4"], 1, 1), (["H200,H100"], 0, 2)],
+)
+def test_notes_are_shown_once_and_a_table_where_there_is_something_to_compare(
+    words: list[str], num_summaries: int, num_rows: int, profile: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    assert main(["carry", profile, "--to", *words]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    notes = [line for line in lines if line.startswith("  note ")]
+    assert len(notes) == len(set(notes)) > 0
+    assert sum("where the time goes" in line for line in lines) == num_summaries
+    assert sum(
+        line.startswith(("H200-SXM", "H100-SXM5")) and ":" not in line for line in lines
+    ) == (num_rows)
+
+
 def test_a_target_that_cannot_run_a_kernel_is_left_out_and_named(
     profile: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from neusight.integrations.cli.main import main
+from neusight.predictors.training.published import neusight_fit
 
 pandas = pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")
@@ -55,3 +56,23 @@ def test_what_cannot_be_fitted_is_reported_in_one_line(
     reported = capsys.readouterr().err
     assert stated in reported
     assert "Traceback" not in reported
+
+
+def test_a_network_may_be_one_neuron_wide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: dict[str, object] = {}
+
+    def fitted(*_: object, **options: object) -> dict[str, dict[str, float]]:
+        asked.update(options)
+        return {"gemm": {"T4": 0.125}}
+
+    monkeypatch.setattr(neusight_fit, "fit_neusight", fitted)
+    words = ["fit", str(table(tmp_path)), "--out", str(tmp_path / "out"), "--width", "1"]
+
+    assert main([*words, "--predictor", "neusight", "--seed", "3"]) == 0
+
+    assert (asked["width"], asked["seed"]) == (1, 3)
+    assert capsys.readouterr().out.splitlines() == [
+        "gemm:", f"  {'T4':<40}  12.5% on held-out shapes"
+    ]  # fmt: skip

@@ -106,6 +106,9 @@ def test_the_margins_of_all_operands_are_written_before_the_product(
     spec = None if added is None else TensorSpec(added, (1,) * len(added), "bfloat16")
     op = MM if added is None else "aten::addmm"
 
+    if spec is not None:
+        *_, added_up = _padded(product(13, 17, 11, op=op, added=spec))
+        assert (added_up.by_name["beta"], added_up.by_name["alpha"]) == (1, 1)
     assert signatures(m=13, n=17, k=11, op=op, added=spec) == [
         "aten::constant_pad_nd [(13, 11)] -> (16, 16)",
         "aten::constant_pad_nd [(11, 17)] -> (16, 24)",

@@ -100,6 +100,15 @@ def test_a_large_mask_is_sampled_in_each_block() -> None:
     assert visible == sum(min(row + 1, 33) for row in range(128))
 
 
+def test_scores_of_all_batches_and_heads_count_for_how_large_a_mask_is() -> None:
+    """2^26 scores: of each block every second row is looked at, from the first on, and the last."""
+
+    def second(b: torch.Tensor, h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return (q % 128 == 1) & (k >= 0) & (b >= 0) & (h >= 0)
+
+    assert visible_blocks(second, (4, 4, 2**11, 2**11), (128, 128)) == (0, 16 * 16**2)
+
+
 def test_of_a_large_mask_as_few_places_are_left_out_as_time_allows() -> None:
     """Of 2^26 scores every fourth: a place in the middle of each block is among them."""
 

@@ -211,6 +211,51 @@ def test_a_key_of_a_process_that_is_not_run_is_named_so(run: tuple[int, ...], wo
     assert ("which another process" in answer.value) is (len(run) == 1)
 
 
+@pytest.mark.parametrize(
+    ("run", "ended", "wanted", "reason"),
+    [
+        (1, (), Messages((box(3, 0),)), "objects sent by rank 3, which is not run; --rank "
+         "all-distinct or --rank 0,3 runs them together"),
+        (1, (), Messages((box(3, 0), box(2, 0))), "objects sent by ranks 2,3, which are not run; "
+         "--rank all-distinct or --rank 0,2,3 runs them together"),
+        (1, (), Messages((box(2, 0), box(3, 0)), is_any=True), "objects sent by one of ranks 2,3, "
+         "which are not run; --rank all-distinct or --rank 0,2,3 runs them together"),
+        (2, (1,), Messages((box(1, 0),)), "objects sent by rank 1, but rank 1 has ended"),
+        (3, (1, 2), Messages((box(1, 0), box(2, 0))), "objects sent by ranks 1,2, but ranks 1,2 "
+         "have ended"),
+        (1, (), StoreKeys(("a\nb", "c")), 'the key "b", "c", which another process would set; '
+         "that process is not run (--rank all-distinct runs it)"),
+        (2, (1,), StoreKeys(("c",)), 'the key "c"'),
+    ],
+)  # fmt: skip
+def test_why_a_rank_cannot_go_on_is_said_in_full(
+    run: int, ended: tuple[int, ...], wanted: Messages | StoreKeys, reason: str
+) -> None:
+    for site, where in (("", "rank 0"), ("a.py:3", "rank 0 at a.py:3")):
+        exchange = exchange_of(*range(run))
+        for rank in ended:
+            exchange.end(rank, "well")
+
+        exchange.want(0, wanted, site)
+
+        assert reported(exchange) == [(0, Reply("unanswered", f"{where} waits for {reason}"))]
+
+
+@pytest.mark.parametrize("num_sent", [0, 1, 2])
+def test_as_many_messages_must_come_later_as_were_done_without(num_sent: int) -> None:
+    """Ranks 0 and 2 each go on without two messages that rank 1 leaves for all."""
+    exchange = exchange_of(0, 2)
+    for _ in range(2):
+        for rank in (0, 2):
+            exchange.want(rank, Messages((box(1),), may_be_missing=True), "a.py:3")
+    exchange.begin(1)
+    exchange.post([(box(1), b"late")] * num_sent)
+    exchange.end(1, "well")
+
+    missing = "ranks 0,2 at a.py:3 wait for objects sent by rank 1, which has ended"
+    assert exchange.unmet() == ("" if num_sent == 2 else f"no rank can continue: {missing}")
+
+
 @pytest.mark.parametrize("wanted", [Messages((box(1, 0),)), StoreKeys(("step",))])
 def test_partners_of_a_rank_that_was_stopped_early_stop_too(wanted: Messages | StoreKeys) -> None:
     exchange = exchange_of(0, 1)

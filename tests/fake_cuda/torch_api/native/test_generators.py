@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 import neusight
+from neusight.fake_cuda.torch_api.native import generators
 
 
 def test_seeds_and_states_are_kept() -> None:
@@ -67,3 +70,12 @@ def test_a_state_holds_the_seed_and_how_much_was_drawn() -> None:
     assert state == bytes([2, 1, *6 * [0], 8, *7 * [0]])
     assert restored == (261, 0) == (other.initial_seed(), other.get_offset())
     assert len(drawn) == 3 and max(drawn) < 2**53
+
+
+def test_a_seed_is_drawn_of_as_many_bits_as_fit_a_double(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generators, "secrets", SimpleNamespace(randbits=lambda bits: 2**bits - 1))
+    with neusight.forecast_on("H100"):
+        torch.ones(8, device="cuda")
+        assert torch.Generator("cuda").seed() == 2**53 - 1
+        with pytest.raises(RuntimeError, match="RNG state is wrong size"):
+            torch.Generator("cuda").set_state(torch.zeros(24, dtype=torch.uint8))

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import neusight
+from neusight.fake_cuda.torch_api.native import runtime
 from neusight.predictors.errors import UnansweredCallError
 
 
@@ -36,3 +37,27 @@ def test_versions_and_errors_are_numbered_as_by_cudas_headers() -> None:
 
     assert words == ["no error", "error 34"]
     assert versions == [13000, 128]
+
+
+@pytest.mark.parametrize(
+    ("version", "number"), [("13.0", 13_000), ("12.6", 12_060), ("11.8", 11_080), (None, 0)]
+)
+def test_the_version_of_cuda_is_one_number(
+    version: str | None, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.version, "cuda", version)
+
+    assert runtime._compiled_version() == number
+
+
+@pytest.mark.parametrize(("cycles", "is_said"), [(1000, False), (1001, True)])
+def test_a_spinning_kernel_is_said_to_be_left_out_where_it_takes_any_time(
+    cycles: int, is_said: bool
+) -> None:
+    core: Any = torch._C
+    with neusight.forecast_on("H100") as forecast:
+        torch.ones(8, device="cuda")
+        torch.cuda._sleep(cycles)
+        assert core._cuda_getHipblasltVersion() == 0
+
+    assert any("_sleep" in text for text in forecast.warnings) is is_said

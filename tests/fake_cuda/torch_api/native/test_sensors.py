@@ -15,5 +15,7 @@ def test_the_summary_says_what_was_assumed_of_sensors() -> None:
         assert "GPU:0" in torch.cuda.list_gpu_processes()
         assert torch.cuda.power_draw() == 700_000
         assert torch.cuda.utilization() == 100
+        assert (torch.cuda.memory_usage(), torch.cuda.temperature()) == (0, 0)
+        assert torch.cuda.clock_rate() == 1830
 
-    assert sum("measured by NVML" in text for text in forecast.warnings) == 2
+    assert sum("measured by NVML" in text for text in forecast.warnings) == 5
