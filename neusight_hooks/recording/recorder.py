@@ -353,8 +353,7 @@ class Recorder:
     def _require_in_bounds(self, func: Any, args: Sequence[Any]) -> None:
         """Raises what a GPU stops the program with; the values that indices have are the program's
         own as long as it has read none that is invented."""
-        with self.mode.inside():
-            wrong = out_of_bounds(func, args, self.known)
+        wrong = out_of_bounds(func, args, self.known, self.mode.inside)
         if wrong:
             raise RuntimeError(
                 "CUDA error: device-side assert triggered: "

@@ -170,8 +170,8 @@ class Load:
         is_new: bool,
     ) -> Iterator[InferenceRequest]:
         """The requests of one user, one after the other; `is_new`: none repeats what was before."""
-        inputs = kind.input.drawn(count, random, most=most - 1)
-        outputs = kind.output.drawn(count, random, most=most - 1)
+        inputs = kind.input.drawn(count, random, most=most)
+        outputs = kind.output.drawn(count, random, most=most)
         before = 0
         for new, output in zip(inputs, outputs, strict=True):
             tokens = min(before + new, most - 1)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from statistics import median
@@ -16,10 +17,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from neusight.forecast import Forecast
-from neusight.inference.generation import DecodeCall, Generation, generation_of
+from neusight.inference.generation import DecodeCall, Generation, _calls, generation_of
 from neusight.integrations.check.observation import observe
-from neusight.timeline.spans import Timeline
+from neusight.recording.recording import ModelInput
+from neusight.timeline.spans import InputSpan, Timeline
 from recorded_programs import forecast_of
+from timelines import kernel_span, step_span
 
 WIDTH, HEADS, LAYERS, WORDS = 256, 4, 3, 1000
 Cache = list[tuple[torch.Tensor, torch.Tensor]]
@@ -324,6 +327,89 @@ def test_few_tokens_and_tokens_of_one_context_give_no_slope() -> None:
 
     assert Generation(1, 0, 1.0, rising).us_per_context == 0.0
     assert Generation(1, 0, 1.0, level).us_per_context == 0.0
+
+
+def called(*steps: Sequence[ModelInput], represents: Sequence[int] = ()) -> Timeline:
+    """Calls of a model, each of a millisecond on the GPU, by the steps that hold them."""
+    entries = [(entry, number) for number, step in enumerate(steps) for entry in step]
+    spans = tuple(InputSpan(entry, 0, number, at) for at, (entry, number) in enumerate(entries))
+    kernels = tuple(
+        kernel_span(microseconds=1000.0)._replace(start_ns=at * 1_000_000)
+        for at in range(len(entries))
+    )
+    ends = list(accumulate(map(len, steps)))
+    found = tuple(
+        replace(step_span("eval", 1000.0, represents=count), last_kernel=end)
+        for count, end in zip(represents or [1] * len(steps), ends, strict=True)
+    )
+    return Timeline((), kernels, found, 0, inputs=spans)
+
+
+TOKEN = ModelInput(2, 1, is_decode=True)
+
+
+@pytest.mark.parametrize(("tokens", "kept"), [(1, 1), (2, 1), (3, 2), (4, 3), (9, 8)])
+def test_the_last_call_is_left_out_where_others_say_the_same(tokens: int, kept: int) -> None:
+    timeline = called([ModelInput(2, 70), *[TOKEN] * tokens])
+
+    generation = generation_of(timeline)
+
+    assert generation == Generation(
+        2, 70, 1000.0, tuple(DecodeCall(71 + at, 1000.0) for at in range(kept))
+    )
+
+
+@pytest.mark.parametrize(
+    ("steps", "represents", "contexts"),
+    [
+        ([[ModelInput(2, 70)], [TOKEN], [TOKEN]], [1, 10, 1], [70, 80, 81]),
+        ([[ModelInput(2, 70)], [TOKEN, TOKEN], [TOKEN]], [1, 10, 1], [70, 71, 90, 91]),
+        ([[ModelInput(2, 70), TOKEN], [TOKEN]], [5, 1], [70, 71, 72]),
+        ([[ModelInput(2, 70)], [ModelInput(2, 30, has_cache=True)], [TOKEN]], [1, 1, 1],
+         [70, 100, 101]),
+        ([[ModelInput(2, 70)], [ModelInput(2, 30)], [TOKEN]], [1, 1, 1], [70, 30, 31]),
+        ([[ModelInput(2, 70)], [ModelInput(2, 71, is_decode=True)]], [1, 3], [70, 71]),
+    ],
+)  # fmt: skip
+def test_tokens_of_steps_that_are_kept_once_are_in_the_context(
+    steps: list[list[ModelInput]], represents: list[int], contexts: list[int]
+) -> None:
+    timeline = called(*steps, represents=represents)
+
+    assert [call.context for call in _calls(timeline)] == contexts
+
+
+@pytest.mark.parametrize(("count", "slope"), [(4, 0.0), (5, 1.0), (129, 1.0)])
+def test_of_more_than_128_calls_every_other_gives_the_slope(count: int, slope: float) -> None:
+    """Every other call takes five times as long for each token."""
+    calls = [DecodeCall(at, (5.0 if at % 2 and count > 5 else 1.0) * at) for at in range(count)]
+
+    assert Generation(1, 0, 1.0, tuple(calls)).us_per_context == slope
+    if count > 5:
+        assert Generation(1, 0, 1.0, tuple(calls[:-1])).us_per_context > 2.0
+
+
+@pytest.mark.parametrize(
+    ("prompt", "samples", "encoded"),
+    [(1, 6, 70), (4, 2, 70), (4, 3, 0), (5, 2, 0)],
+)
+def test_an_encoder_is_the_call_before_a_prompt_of_four_tokens_at_most(
+    prompt: int, samples: int, encoded: int
+) -> None:
+    """Of as many samples or a multiple; each call takes a millisecond on the GPU."""
+    entries = [
+        ModelInput(2, 70),
+        ModelInput(samples, prompt),
+        *(ModelInput(samples, 1, is_decode=True) for _ in range(7)),
+    ]
+
+    generation = generation_of(called(entries))
+
+    assert generation == Generation(
+        samples, prompt, 2000.0 if encoded else 1000.0,
+        tuple(DecodeCall(prompt + at, 1000.0) for at in range(1, 7)),  # the last may lack its end
+        encoded, 1000.0 if encoded else 0.0,
+    )  # fmt: skip
 
 
 def test_nothing_comes_of_nothing() -> None:

@@ -12,6 +12,7 @@ import neusight
 from neusight.inference.kv_cache import kv_bytes_per_token
 from neusight.recording.recording import (
     Argument,
+    Entry,
     MathMode,
     ModelInput,
     OpCall,
@@ -256,3 +257,44 @@ def test_what_is_written_into_a_cache_counts_by_token(
     steps = (Step("eval", (PROMPT_OF_TWO, *entries)),)
 
     assert kv_bytes_per_token(Recording(steps, "H100", "2.13.0")) == expected
+
+
+PART = TensorSpec((2, 1, 64), (32768, 64, 1), "float16")
+
+
+def cut_and_copied(whole: TensorSpec, cut: TensorSpec = PART) -> tuple[OpCall, OpCall]:
+    """`cache[:, at] = keys`: a part of the cache, then a copy to it."""
+    calls = [
+        OpSignature("aten::slice", "Tensor", (("self", whole),), (cut,)),
+        OpSignature("aten::copy_", "default", (("self", PART), ("src", PART)), (PART,)),
+    ]
+    first, second = (OpCall(call, MathMode(), module="Model") for call in calls)
+    return first, second
+
+
+def indexed(whole: TensorSpec, new: TensorSpec) -> tuple[OpCall]:
+    arguments = (("self", whole), ("indices", ()), ("values", new))
+    signature = OpSignature("aten::index_put_", "default", arguments, (whole,))
+    return (OpCall(signature, MathMode(), module="Model"),)
+
+
+@pytest.mark.parametrize(
+    ("calls", "expected"),
+    [
+        (cut_and_copied(CACHE), NEW / 2),
+        (cut_and_copied(CACHE._replace(shape=(2, 21, 64))), NEW / 2),
+        (cut_and_copied(CACHE._replace(shape=(2, 20, 64))), 0),  # no longer than the prompt
+        (cut_and_copied(CACHE, CACHE), 0),  # a copy to something else
+        (indexed(CACHE, PART), NEW / 2),
+        (indexed(PART, PART), 0),  # a copy of the whole
+        (indexed(PART._replace(shape=(2, 2, 64)), PART), NEW / 2),
+        (indexed(TensorSpec((512,), (1,), "int64"), TensorSpec((2,), (1,), "int64")), 0),  # ids
+    ],
+)
+def test_what_is_written_is_a_part_of_a_tensor_with_space_for_more(
+    calls: tuple[OpCall, ...], expected: float
+) -> None:
+    token: tuple[Entry, ...] = (TOKEN, *calls)
+    entries = (PROMPT_OF_TWO, *token * 3)
+
+    assert kv_bytes_per_token(Recording((Step("eval", entries),), "H100", "2.13.0")) == expected

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import accumulate
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 import neusight
-from neusight.inference.pipeline import ModelCalls, Pipeline, pipeline_json, pipeline_lines
+from neusight.inference.pipeline import (
+    ModelCalls,
+    Pipeline,
+    pipeline_json,
+    pipeline_lines,
+    pipeline_of,
+)
+from neusight.recording.recording import Entry, ModelInput
+from neusight.timeline.spans import InputSpan, Timeline
+from timelines import kernel_span, op, step_span
 
 BATCH, STEPS, IMAGES = 4, 6, 3
 
@@ -97,3 +109,60 @@ def test_one_model_alone_is_no_pipeline() -> None:
     assert found.pipeline is None
     assert list(pipeline_lines(None)) == []
     assert found.to_json()["pipeline"] is None
+
+
+def test_calls_of_one_step_last_until_the_next_begins() -> None:
+    """An encoder of 1 ms, a denoiser of 2, 3 and 4, a decoder of 5; then the encoder again."""
+    calls = [("E", 1), ("D", 2), ("D", 3), ("D", 4), ("V", 5), ("E", 1)]
+    entries: list[Entry] = []
+    for module, _ in calls:
+        entries += [ModelInput(len(module), 0), op(module=f"{module}.net")]
+    ends = [0, *accumulate(1_000_000 * ms for _, ms in calls)]
+    kernels = tuple(
+        kernel_span(microseconds=1000.0 * ms)._replace(start_ns=end)
+        for (_, ms), end in zip(calls, ends, strict=False)
+    )
+    spans = tuple(InputSpan(ModelInput(4, 0), 0, 0, at) for at in range(len(calls)))
+    step = replace(step_span("eval", 16_000.0, entries=tuple(entries)), last_kernel=len(calls))
+
+    found = pipeline_of(Timeline((), kernels, (step,), 0, inputs=spans))
+
+    assert found == Pipeline(
+        (
+            ModelCalls("E", 1, 4, 1000.0),
+            ModelCalls("D", 3, 4, 3000.0),
+            ModelCalls("V", 1, 4, 5000.0),
+        ),
+        True,
+    )
+    assert found.latency_us == 15_000.0
+    assert found.samples_per_s == pytest.approx(4 / 0.015)
+
+
+@pytest.mark.parametrize(
+    ("calls", "is_one", "is_whole"),
+    [
+        ("EDDDV", True, True),
+        ("EDDV", False, False),  # two calls are no loop
+        ("EDDD", True, False),
+        ("DDDD", False, False),
+        ("EDDDVEDDDV", True, True),
+        ("EDDDVED", True, True),  # of the last round only the beginning
+    ],
+)
+def test_a_pipeline_has_a_loop_of_three_calls_between_others(
+    calls: str, is_one: bool, is_whole: bool
+) -> None:
+    entries: list[Entry] = []
+    for module in calls:
+        entries += [ModelInput(4, 0), op(module=module)]
+    kernels = (kernel_span(microseconds=1.0),) * len(calls)
+    spans = tuple(InputSpan(ModelInput(4, 0), 0, 0, at) for at in range(len(calls)))
+    step = replace(step_span("eval", 9.0, entries=tuple(entries)), last_kernel=len(calls))
+
+    found = pipeline_of(Timeline((), kernels, (step,), 0, inputs=spans))
+
+    assert (found is not None) is is_one
+    if found is not None:
+        assert found.is_whole is is_whole
+        assert [turn.calls for turn in found.turns] == [1, 3, 1][: 2 + is_whole]

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from default_values import numbers_by_default
 from priced_kernels import described
 from torch import nn
 
@@ -172,3 +173,8 @@ def test_layers_with_a_state_launch_the_kernels_of_the_golden_table() -> None:
             lines += [f"  {tokens} sequences", *described(layer.of_sequences(tokens))]
 
     require_golden("state_kernels.txt", lines)
+
+
+def test_what_is_not_stated_is_as_the_golden_table_has_it() -> None:
+    """The numbers of functions and values by default."""
+    require_golden("defaults_inference.txt", numbers_by_default("neusight.inference"))

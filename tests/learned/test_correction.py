@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,9 +19,11 @@ from hypothesis import strategies as st
 from neusight.predictors import Kernel, KernelClass, Tiled, find_gpu, gpus, predict
 from neusight.predictors.errors import WeightsError
 from neusight.predictors.kernel import (
+    OUTER_SCALED,
     RECURRENT,
     TENSOR_SCALED,
     ConvolutionSize,
+    Layout,
     RowsSize,
     Variant,
 )
@@ -286,6 +289,102 @@ def quantised(rows: int) -> Kernel:
 )
 def test_families_are_of_what_was_measured(kernel: Kernel, gpu: str, family: str | None) -> None:
     assert family_of(kernel, find_gpu(gpu)) == family
+
+
+#: A family, a GPU, and a kernel that is of it there: at the bounds of what was measured.
+OF_FAMILIES = """\
+gemm_16bit A100 gemm(1, 64, 64)
+gemm_16bit A100 gemm(1, 1, 1)
+None A100 gemm(64, 64, 0)
+None A100 gemm(64, 64, 64, batch=2)
+None A100 gemm(64, 64, 64, dtype="float64")
+gemm_fp32 V100 gemm(64, 64, 64, dtype="float32")
+gemm_fp32_pascal P100 gemm(64, 64, 64, dtype="float32")
+gemm_fp32_amd MI210 gemm(64, 64, 64, dtype="float32")
+None V100 gemm(64, 0, 64, dtype="float32")
+gemm_fp32 V100 gemm(64, 64, 64, batch=3, dtype="float32")
+None V100 gemm(64, 1, 64, dtype="float32")
+None A100 gemm(64, 64, 64, dtype="float32", compute="tf32")
+None RTX-3060 gemm(64, 64, 64)
+gemm_16bit L40S gemm(64, 64, 64)
+None RTX-4090 gemm(64, 64, 64)
+None V100 gemm(64, 64, 64)
+gemm_fp8 H100 gemm(64, 64, 64, dtype="float8_e4m3fn")
+None H100 gemm(64, 64, 64, dtype="float8_e4m3fn", name=TENSOR_SCALED)
+None H100 gemm(64, 64, 64, dtype="float8_e4m3fn", name=OUTER_SCALED)
+gemm_fp8 B200 gemm(64, 64, 64, dtype="float8_e4m3fn", name=OUTER_SCALED)
+None H100 gemm(64, 64, 64, dtype="int8")
+collective H100 collective("all_reduce", 1, 2)
+None H100 collective("all_reduce", 0, 2)
+None H100 collective("all_reduce", 1, 1)
+collective H100 collective("all_reduce", 1, 8)
+None H100 collective("all_reduce", 1, 9)
+None H100 collective("broadcast", 1, 8)
+collective A100 collective("all_to_all", 1, 8)
+None T4 collective("all_reduce", 1, 8)
+attention_prefill A100 att("flash_attention", 2, 4, 4, 9, 9, 64)
+attention_decode A100 att("flash_attention", 2, 4, 4, 1, 9, 64)
+None H100 att("flash_attention", 2, 4, 4, 9, 9, 64)
+attention_prefill H100 att("flash_attention_3", 2, 4, 4, 2, 9, 64)
+attention_prefill H100 att("flash_attention_3", 2, 4, 4, 2, 1, 1)
+None H100 att("flash_attention_3", 2, 4, 4, 2, 0, 64)
+None H100 att("flash_attention_3", 2, 4, 4, 2, 9, 64, backward=True)
+None H100 att("flash_attention_3", 2, 4, 4, 2, 9, 64, head_dim_v=32)
+attention_prefill B200 att("cudnn_attention", 2, 4, 4, 2, 9, 64)
+None H100 att("cudnn_attention", 2, 4, 4, 2, 9, 64)
+convolution_hopper H100 conv()
+None H100 conv(batch=0)
+convolution_hopper H100 conv(batch=1, in_channels=1, out_channels=1, input=(1, 1), output=(1, 1))
+None H100 conv(output=(0, 9))
+None H100 conv(variant="cudnn_9_1")
+convolution_groups H100 conv(groups=2)
+None H100 conv(groups=2, kernel=(3, 5))
+convolution_groups A100 conv(groups=2)
+None L40S conv(groups=2)
+None V100 conv(groups=2)
+None A100 conv()
+convolution_fp32 A100 conv("float32", "fp32")
+None A100 conv("float32", "fp32", direction="data_gradient")
+None A100 conv("float32", "fp32", kernel=(5, 5))
+None A100 conv("float32", "fp32", stride=(2, 2))
+convolution_fp32 P100 conv("float32", "fp32", variant="fastest")
+convolution_fp32 A100 conv("float32", "fp32", variant="fastest")
+None V100 conv(variant="fastest")
+convolution_volta V100 conv(variant="fastest", layout="channels_last")
+None T4 conv(variant="fastest", layout="channels_last")
+None P100 conv("float32", "fp32", variant="dilated")
+None P100 conv("float32", "fp32", kernel=(3, 3, 3), stride=(1, 1, 1))
+None H100 conv("float32", "fp32", kernel=(3, 3, 3), stride=(1, 1, 1))
+convolution_miopen MI300X conv()
+None MI300X conv("float64")
+"""
+
+
+def test_what_was_measured_ends_at_these_sizes_forms_and_gpus() -> None:
+    image = ConvolutionSize(2, 8, 8, 1, (9, 9), (9, 9), (3, 3), (1, 1), "forward")
+
+    def conv(
+        dtype: str = "float16", compute: str = "", variant: Variant = "",
+        layout: Layout = "contiguous", **changed: Any,
+    ) -> Kernel:  # fmt: skip
+        size = image._replace(**changed)
+        return Kernel.convolution(
+            size, dtype=dtype, compute=compute or None, layout=layout, variant=variant
+        )
+
+    def att(name: Variant, *sizes: int, **more: Any) -> Kernel:
+        return Kernel.attention(*sizes, causal=False, dtype="float16", name=name, **more)
+
+    names = {
+        "gemm": Kernel.gemm, "collective": Kernel.collective, "conv": conv, "att": att,
+        "TENSOR_SCALED": TENSOR_SCALED, "OUTER_SCALED": OUTER_SCALED,
+    }  # fmt: skip
+    found = []
+    for row in OF_FAMILIES.splitlines():
+        _, gpu, text = row.split(" ", 2)
+        found.append(f"{family_of(eval(text, names), find_gpu(gpu))} {gpu} {text}")
+
+    assert found == OF_FAMILIES.splitlines()
 
 
 @pytest.mark.parametrize(

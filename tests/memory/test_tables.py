@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import astuple, replace
 
+from default_values import numbers_by_default
 from recorded_calls import recorded_calls
 from small_programs import PROGRAMS, recorded
 
@@ -93,3 +94,8 @@ def test_ops_need_for_themselves_what_the_golden_table_has() -> None:
 def _need(need: Need) -> str:
     kept = ("kept" if need.is_kept else "") + ("optional" if need.is_optional else "")
     return f"{need.name} {need.num_bytes} {kept}".strip()
+
+
+def test_what_is_not_stated_is_as_the_golden_table_has_it() -> None:
+    """The numbers of functions and values by default."""
+    require_golden("defaults_memory.txt", numbers_by_default("neusight.memory"))

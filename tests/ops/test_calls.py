@@ -10,6 +10,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
+from default_values import numbers_by_default
 from priced_kernels import described
 from recorded_calls import recorded_calls
 
@@ -177,6 +178,61 @@ MADE = """\
 "_c10d_functional::wait_tensor", s(64), tensor=s(64)
 "fsdp::all_gather_copy_in", s(8, 64), s(64), all_gather_inputs=(h(9), h(55)), rank=0
 "fsdp::split_with_sizes_copy", all_gather_output=h(8, 64), out=(h(72), h(440)), dim=1
+"index_put", s(9, 8), self=s(9, 8), indices=(i(3),), values=s(3, 8)
+"index_put", s(9, 8), self=s(9, 8), indices=(None, i(3)), values=s(9, 3), accumulate=True
+"index_put_", s(9, 8), self=s(9, 8), indices=(i(3),), values=s()
+"finegrained_fp8::matmul_experts", h(8, 5), input_=h(8, 9), weight=i8(4, 5, 9), scales=s(4)
+"finegrained_fp8::matmul_experts", h(2, 5), input_=h(2, 9), weight=i8(4, 5, 9), scales=s(4)
+"_grouped_mm", h(4, 64, 40), self=h(4, 64, 32), mat2=h(4, 32, 40)
+"_grouped_mm", h(3, 64, 40), self=h(64, 32), mat2=h(32, 40), offs=i(3)
+"_grouped_mm", h(64, 40), self=h(64, 32), mat2=h(4, 32, 40), offs=i(4)
+"triton::mine", a=s(64), b=h(64, 3), n=7
+"jiterator::own", x=i(0), y=s(5)
+"_sparse_sparse_matmul", i(10), i(600), s(600), overload="sparse", **sparse, num_products=700
+"_sparse_sparse_matmul", i(10), i(600), s(600), overload="sparse", **sparse, num_products=9
+"native_batch_norm_backward", image, grad_out=image, input_=image, weight=s(4), **all, train=True
+"native_batch_norm_backward", image, grad_out=image, input_=image, weight=s(4), train=True, **bias
+"native_batch_norm_backward", nhwc, grad_out=nhwc, input_=nhwc, weight=s(4), **all, train=True
+"batch_norm_stats", s(4), s(4), input_=image, eps=1e-5
+"batch_norm_gather_stats_with_counts", s(4), s(4), input_=image, mean=s(8, 4), counts=s(8)
+"batch_norm_elemt", image, input_=image, weight=s(4), bias=s(4), mean=s(4), invstd=s(4)
+"batch_norm_backward_reduce", s(4), s(4), s(4), s(4), grad_out=image, input_=image, mean=s(4)
+"batch_norm_backward_elemt", image, grad_out=image, input_=image, mean=s(4), invstd=s(4)
+"_weight_norm_interface", s(8, 9), s(8, 1), v=s(8, 9), g=s(8, 1), dim=0
+"_weight_norm_interface_backward", s(8, 9), s(8, 1), grad_w=s(8, 9), saved_v=s(8, 9), g=s(8, 1)
+"torchvision::deform_conv2d", s(2, 8, 7, 7), **whole, bias=s(8)
+"inductor::triton_poi_fused_0", kind="pointwise", numels=(64, 9), **moved, num_operations=3
+"inductor::triton_poi_fused_0", kind="pointwise", numels=(64,), **moved, in_out_ptr0=s(9)
+"inductor::triton_red_fused_0", kind="reduction", numels=(4, 5, 9), **moved, num_instructions=7
+"inductor::triton_per_fused_0", kind="persistent_reduction", numels=(4, 9), **moved, **again
+"inductor::triton_poi_fused_0", kind="pointwise", numels=(64,), bytes_read=0, bytes_written=0
+"inductor::triton_tem_fused_0", kind="", numels=(), **moved, x=h(9), attention=(*flex, 3, 8, 0)
+"inductor::triton_tem_fused_0", kind="", numels=(), **moved, x=h(9), attention=(*flex, 0, 8, 1)
+"semi_structured::cutlass_mm", h(64, 16), dense=h(64, 9), **halves, min_cols=16
+"semi_structured::cutlass_mm", h(64, 16), dense=h(64, 16), **halves, min_cols=16
+"semi_structured::cusparselt_mm", h(64, 64), dense=h(64, 60), **turned, fuse_transpose=True
+"semi_structured::cutlass_mm", h(64, 64), dense=h(64, 64), **turned
+"mm", c(8, 5), self=c(8, 3), mat2=c(3, 5)
+"_scaled_grouped_mm", h(64, 40), self=i8(64, 32), mat2=i8(4, 32, 40), offs=i(4), **scales
+"_scaled_grouped_mm", h(2, 40), self=i8(2, 32), mat2=i8(4, 32, 40), offs=i(4), **scales
+"native_group_norm", s(4, 6), s(4, 2), s(4, 2), input_=s(4, 6), weight=s(6), bias=s(6), **six
+"native_group_norm", s(4, 6, 9), s(4, 2), input_=s(4, 6, 9), weight=None, bias=None, **six
+"native_group_norm", s(4, 6, 9), s(4, 2), input_=s(4, 6, 9), weight=s(6), bias=None, **six
+"cudnn_convolution", wide, self=gaps, weight=s(8, 4, 1, 1), stride=(1, 1)
+"_safe_softmax", s(), self=s(), dim=0
+"_safe_softmax", s(4, 9), self=s(4, 9)
+"sum", s(4), self=s(4, 2), dim=(1,), overload="dim_IntList"
+"sum", s(2), self=s(4, 2), dim=(0,), overload="dim_IntList"
+"embedding_dense_backward", s(1, 8), grad_output=s(5, 8), indices=i(5), num_weights=1, **by_count
+"_fft_c2c", c(8, 64), self=c(8, 64), dim=(1,)
+"_fft_r2c", c(8, 33), self=s(8, 64), dim=(0, 1), normalization=1
+"_fft_c2r", s(4097, 9), self=c(4097, 5), dim=(1, 0)
+"_fft_c2c", c(1), self=c(1), dim=(0,)
+"mm", s(100, 1), overload="sparse", pointers=i(101), plain=i(50), values=s(50), dense=s(60, 1)
+"mm", s(100, 2), overload="sparse", pointers=i(101), plain=i(50), values=s(50), dense=s(60, 2), **by
+"sparse_mask", s(), overload="sparse", self=s(8, 9), indices=i(2, 1)
+"sparse_mask", s(7, 3), overload="sparse", self=s(8, 9, 3), indices=i(2, 7)
+"_sparse_mask_projection", s(7, 3), overload="sparse", indices=i(2, 5), values=s(5, 3), mask=i(2, 7)
 "fsdp::chunk_cat", tensors=(h(9, 8), h(55)), dim=0, num_chunks=8, out=s(8, 16)
 """
 
@@ -246,6 +302,27 @@ def test_made_calls_launch_the_kernels_of_the_golden_table() -> None:
         "single": {"stride": (1, 1), "groups": 1}, "grouped": {"stride": (1, 1), "groups": 2},
         "expanded": {"expand1": (1, 3), "expand2": (0,), "expand3": (1, 2), "sumdim": (2, 3)},
         "bools": s(4, 9, dtype="bool"),
+        "c": partial(spec, dtype="complex64"), "gaps": s(2, 4, 9, 9)._replace(stride=(0, 0, 0, 1)),
+        "moved": {"bytes_read": 1000, "bytes_written": 30},
+        "again": {"bytes_read_again": 50, "num_instructions": 7, "along_columns": True},
+        "flex": (2, 8, 4, 100, 300, 64, 32),
+        "halves": {"packed": h(64, 32), "meta": i(9), "out_features": 64, "min_rows": 32},
+        "turned": {
+            "packed": h(64, 32), "out_features": 64, "min_rows": 64, "min_cols": 64,
+            "should_transpose_dense": True,
+        },
+        "scales": {"scale_a": (s(64),), "scale_b": (s(4, 40),)},
+        "six": {"N": 4, "C": 6, "group": 2},
+        "by_count": {"scale_grad_by_freq": True}, "by": {"by_column": True},
+        "sparse": {
+            "plain": i(50), "values": s(50), "other_plain": i(60), "other_values": s(60),
+        },
+        "nhwc": s(2, 4, 9, 9, channels_last=True),
+        "bias": {"output_mask": (False, False, True)},
+        "whole": {
+            "input_": s(2, 4, 9, 9), "weight": s(8, 4, 3, 3), "offset": s(2, 18, 7, 7),
+            "mask": s(2, 9, 7, 7),
+        },
         "mixed": {
             "A": h(8, 9), "CA": i8(8, 9), "CB": i8(5, 9), "SCA": s(8), "SCB": s(5),
         },
@@ -265,3 +342,8 @@ def test_made_calls_launch_the_kernels_of_the_golden_table() -> None:
         lines += [row, *described(kernels(eval(f"call({row})", names)))]
 
     require_golden("made_op_kernels.txt", lines)
+
+
+def test_what_a_call_leaves_out_is_as_the_golden_table_has_it() -> None:
+    """The numbers of formulas by default."""
+    require_golden("defaults_ops.txt", numbers_by_default("neusight.ops"))

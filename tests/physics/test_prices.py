@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+from default_values import numbers_by_default
 from priced_kernels import TABLES, estimates, label
 
 from neusight.predictors.kernel import Kernel, KernelClass
@@ -65,3 +66,8 @@ def launch(found: Estimate) -> str:
         f"{found.latency_us:.1f}" if found.predictor == "tiled_burst" else "",
     )  # fmt: skip
     return " ".join(words)
+
+
+def test_what_is_not_stated_is_as_the_golden_table_has_it() -> None:
+    """The numbers of functions and values by default."""
+    require_golden("defaults_physics.txt", numbers_by_default("neusight.predictors.physics"))

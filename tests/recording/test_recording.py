@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from default_values import numbers_by_default
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,6 +32,7 @@ from neusight.recording.recording import (
     replays,
     stepped_optimizer,
 )
+from places import require_golden
 
 
 def recording_of(*steps: Step) -> Recording:
@@ -264,3 +266,8 @@ def test_ops_of_equal_steps_are_counted_each() -> None:
     recording = recording_of(Step("setup", (call,)), Step("train", (call, Alloc(0, 1), call), 10))
 
     assert recording.num_ops == 21
+
+
+def test_numbers_that_are_not_stated_are_as_the_golden_table_has_them() -> None:
+    """Of functions and values by default; NEUSIGHT_UPDATE_GOLDEN=1 rewrites it."""
+    require_golden("defaults_recording.txt", numbers_by_default("neusight.recording"))

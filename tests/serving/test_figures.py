@@ -10,9 +10,11 @@ from neusight.serving.figures import Slo, parse_slo, percentiles, serving_figure
 from neusight.serving.load import InferenceRequest, Lengths, Load, RequestClass
 from neusight.serving.scheduler import (
     SchedulerOptions,
+    ServedRequest,
     ServerRun,
     StepBatch,
     StepCost,
+    StepRecord,
     simulate,
 )
 
@@ -72,6 +74,38 @@ def test_a_load_beyond_what_the_server_does_is_said_to_be() -> None:
 
     assert light.saturation == ""
     assert heavy.saturation.startswith("the load is beyond saturation")
+
+
+@pytest.mark.parametrize(
+    ("done", "waiting", "is_said"),
+    [(8, 4, True), (9, 4, False), (8, 3, False), (0, 100, True), (11, 100, False)],
+)
+def test_four_that_wait_while_nine_in_ten_are_done_are_no_saturation(
+    done: int, waiting: int, is_said: bool
+) -> None:
+    """Eleven requests, a second apart; `done` have ended when the last arrives, the others a second
+    later. Of two servers the other has nothing to do."""
+    served = tuple(
+        ServedRequest(
+            InferenceRequest(at, float(at), 100, 50), float(at), float(at),
+            10.0 if at < done else 10.5, 10.0 if at < done else 11.0, 0,
+        )
+        for at in range(11)
+    )  # fmt: skip
+    early = StepRecord(0.0, 9.9, 1, 99, 1, 1, 1, 0, 0, 1.0)
+    steps = (early, early._replace(start_s=9.9, latency_s=0.1, waiting=waiting))
+    runs = [ServerRun(served, steps, (), 10), ServerRun((), (early,), (), 10)]
+
+    found = serving_figures(runs, H100, num_gpus=2)
+
+    assert found.offered_rate == 1.0
+    assert found.saturation == (
+        f"the load is beyond saturation: 1.00 requests/s arrive, {done / 10:.2f} are completed "
+        f"meanwhile, and {waiting} wait when the last arrives; with more requests the times would "
+        "be longer still"
+        if is_said
+        else ""
+    )
 
 
 def test_the_rate_that_is_offered_is_that_of_the_arrivals() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from neusight.predictors.errors import OptionError
-from neusight.predictors.kernel import AttentionSize, GemmSize, Kernel, KernelClass
+from neusight.predictors.kernel import AttentionSize, GemmSize, Kernel, KernelClass, RowsSize
 from neusight.serving.fusion import engine_launches, joined_products, with_attention
 from neusight.serving.launches import EXPERTS, LaunchedKernel
 from neusight.serving.parallel import tensor_parallel
@@ -342,6 +342,23 @@ def test_a_mixture_of_experts_becomes_routing_two_products_and_a_sum() -> None:
         "gemm", "topk_softmax", "align_experts", "align_experts", EXPERTS, "silu_mul", EXPERTS,
         "add_experts", "add", "gemm",
     ]  # fmt: skip
+
+
+def test_routing_reads_scores_and_the_sum_a_row_for_each_expert_of_a_token() -> None:
+    """Scores of 8 tokens for 4 experts in FP32; 16 rows of all experts together, by 256 in BF16."""
+    found = {item.kernel.name: item.kernel for item in fused(experts())}
+
+    moved = {
+        name: (found[name].bytes_read, found[name].bytes_written)
+        for name in ("topk_softmax", "align_experts", "add_experts")
+    }
+    rows = 16
+    assert moved == {
+        "topk_softmax": (4 * TOKENS * 4, 8 * rows),
+        "align_experts": (8 * rows, 8 * rows),
+        "add_experts": (2 * rows * HIDDEN, 2 * TOKENS * HIDDEN),
+    }
+    assert found["add_experts"].size == RowsSize(1, TOKENS * HIDDEN)
 
 
 def latent() -> list[LaunchedKernel]:

@@ -21,6 +21,7 @@ from neusight.serving.prices import (
     Engine,
     StepPrices,
     StepProgram,
+    _cached_heads,
     _nodes,
     pipeline_programs,
 )
@@ -101,6 +102,33 @@ def test_a_step_costs_the_sum_of_its_kernels() -> None:
     assert cost.gpu_us == pytest.approx(
         sum(estimate.latency_us for estimate in Simple().predict(kernels, H100)), rel=1e-6
     )
+
+
+@pytest.mark.parametrize("sequences", [1, 4])
+def test_a_compiled_model_costs_its_call_and_its_graph_where_the_host_is_slow(
+    sequences: int,
+) -> None:
+    engine = Engine("compiled")
+    slow = replace(
+        HOST, compiled_call_us=1e6, graph_tree_us=2e5, graph_kernel_us=1e3, graph_launch_us=5e4
+    )
+    found = program(engine=engine)
+    price = StepPrices(found, H100, Simple(), slow, engine)
+
+    cost = price(StepBatch(sequences, sequences * 512, (), sequences))
+
+    model_us = 1e6 + 2e5 + 1e3 * found.num_launches + 5e4
+    assert cost.latency_us == pytest.approx(model_us + 100.0 + 2.0 * sequences)
+
+
+def test_heads_of_the_cache_are_those_that_are_written_before_each_attention() -> None:
+    """Two of eight that are repeated, joined first of all; then all that attention reads."""
+    joined = Kernel.elementwise("cat", 3 * 2 * 300 * 64, dtype="bfloat16")
+    attention = Kernel.attention(3, 8, 8, 1, 300, 64, causal=False, dtype="bfloat16")
+    launches = [LaunchedKernel(kernel) for kernel in (joined, attention, attention)]
+
+    assert _cached_heads(launches) == [2, 8]
+    assert _cached_heads([*launches, launches[0], launches[1]]) == [2, 8, 2]
 
 
 def test_longer_contexts_and_more_tokens_cost_more() -> None:

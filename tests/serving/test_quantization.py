@@ -14,7 +14,11 @@ from neusight.serving.quantization import stated_quantization
         ({}, ""),
         ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8"),
         ({"quant_method": "gptq", "bits": 4, "group_size": 128}, "int4"),
+        ({"quant_method": "gptq"}, "int4"),
         ({"quant_method": "gptq", "bits": 8}, "gptq"),
+        ({"quant_method": "gptq", "bits": 3}, "gptq"),
+        ({"quant_algo": "FP8"}, "fp8"),
+        ({"bits": 4}, "unnamed"),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes"),
         (
             {

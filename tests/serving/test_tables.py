@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from default_values import numbers_by_default
 from priced_kernels import described
 from torch import nn
 
@@ -283,3 +284,8 @@ def _request(one: InferenceRequest) -> str:
     turn = f" then {_request(one.next_turn)}" if one.next_turn else ""
     figures = (one.input_tokens, one.output_tokens, one.cached_tokens, one.priority, one.think_s)
     return f"{one.arrival_s:.6g} {' '.join(map(str, figures))}{turn}"
+
+
+def test_what_is_not_stated_is_as_the_golden_table_has_it() -> None:
+    """The numbers of functions and values by default."""
+    require_golden("defaults_serving.txt", numbers_by_default("neusight.serving"))

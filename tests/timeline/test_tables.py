@@ -6,7 +6,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import fields
 
+from default_values import numbers_by_default
 from recorded_calls import recorded_calls
 from small_programs import PROGRAMS, recorded
 
@@ -26,7 +28,7 @@ from neusight.recording.recording import (
     Step,
     Synchronize,
 )
-from neusight.timeline.host import HOST_NAMES
+from neusight.timeline.host import HOST_NAMES, HOSTS, HostProfile, stated_host
 from neusight.timeline.operators.inner_calls import calls_around, calls_within
 from neusight.timeline.operators.self_times import self_us
 from neusight.timeline.operators.tree import with_operators
@@ -140,6 +142,23 @@ def test_calls_cost_hosts_what_the_golden_table_says() -> None:
     require_golden("host_costs.txt", lines)
 
 
+#: Texts that state a host beside a GPU.
+STATED = ("cloud,ghz=2.4", "older,torch=2.1", "plain,launch=9.5", "ghz=4.0,torch=1.13", "profiled")
+
+
+def test_hosts_cost_what_the_golden_table_has() -> None:
+    """A figure a line, a host a column: those that are shipped, then stated ones on an A100."""
+    stated = [stated_host(text, find_gpu("A100")) for text in STATED]
+    hosts = [*HOSTS.values(), *stated]
+    lines = ["".join(f"{host.name:>22}" for host in hosts)]
+    for item in fields(HostProfile):
+        cells = (getattr(host, item.name) for host in hosts)
+        shown = (round(cell, 6) if isinstance(cell, float) else cell for cell in cells)
+        lines.append(f"{item.name:<22}" + "".join(f"{cell:>22}" for cell in shown))
+
+    require_golden("hosts.txt", [line.rstrip() for line in lines])
+
+
 def test_ops_call_others_as_the_golden_table_has_it() -> None:
     """An op a line: those around it, and those that a CUDA build calls inside it; then the shares
     of the host's time that were measured of some of them."""
@@ -161,3 +180,8 @@ def test_ops_call_others_as_the_golden_table_has_it() -> None:
 
 def test_an_operator_that_was_not_measured_takes_longer_where_it_launches() -> None:
     assert [self_us("aten::mine", launches=launches) for launches in (False, True)] == [2.0, 8.0]
+
+
+def test_what_is_not_stated_is_as_the_golden_table_has_it() -> None:
+    """The numbers of functions and values by default."""
+    require_golden("defaults_timeline.txt", numbers_by_default("neusight.timeline"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import torch
@@ -70,21 +71,34 @@ INDEXING: dict[Any, _Indices] = {
 }  # fmt: skip
 
 
-def out_of_bounds(func: Any, args: Sequence[Any], known: KnownValues) -> str:
+def out_of_bounds(
+    func: Any,
+    args: Sequence[Any],
+    known: KnownValues,
+    inside: Callable[[], AbstractContextManager[None]],
+) -> str:
     """Which index of an op in `INDEXING` is beyond what it indexes; empty where none is, or none is
-    known. Call it where no dispatch mode is active."""
+    known. Within `inside` no dispatch mode is active."""
     for index in INDEXING[func](args):
-        indices = index.indices
-        if not known.is_sure(indices) or not indices.numel():
-            continue
-        values = known.of(indices) if isinstance(indices, ForecastTensor) else indices
-        if index.ignored is not None:
-            values = values[values != index.ignored]
-        first = -index.size if index.may_be_negative else 0
-        wrong = values[(values < first) | (values >= index.size)]
-        if wrong.numel():
-            return (
-                f"index {int(wrong.flatten()[0])} is out of bounds for dimension "
-                f"{index.dimension} with size {index.size}"
-            )
+        if known.is_sure(index.indices) and index.indices.numel():
+            with inside():
+                wrong = _wrong_value(index, known)
+            if wrong is not None:
+                return (
+                    f"index {wrong} is out of bounds for dimension {index.dimension} with size "
+                    f"{index.size}"
+                )
     return ""
+
+
+def _wrong_value(index: _Index, known: KnownValues) -> int | None:
+    indices = index.indices
+    values = known.of(indices) if isinstance(indices, ForecastTensor) else indices
+    first = -index.size if index.may_be_negative else 0
+    least, most = torch.aminmax(values)
+    if first <= int(least) and int(most) < index.size:
+        return None
+    wrong = values[(values < first) | (values >= index.size)]
+    if index.ignored is not None:
+        wrong = wrong[wrong != index.ignored]
+    return int(wrong[0]) if wrong.numel() else None
