@@ -32,6 +32,7 @@ from neusight.predictors.learned.correction import (
     UNSEEN,
     Adjustment,
     NetworkFolder,
+    Trained,
     architecture_of,
     family_of,
     knowledge_of,
@@ -39,6 +40,7 @@ from neusight.predictors.learned.correction import (
     shipped,
 )
 from neusight.predictors.learned.features import BLOCK_SCALED
+from neusight.predictors.learned.network import Network
 from neusight.predictors.learned.radeon import RADEON_SPREAD
 from neusight.predictors.physics.convolution import with_issue_of_convolutions
 from neusight.predictors.physics.physical_time import PhysicalTime
@@ -533,3 +535,22 @@ def test_a_network_moves_what_it_was_not_fitted_to_by_a_factor_of_e_at_most() ->
     assert estimate.origin == "trained" and not estimate.in_range
     ratio = estimate.latency_us / physics.latency_us
     assert math.exp(-1.0) * 0.999 <= ratio <= math.exp(1.0) * 1.001
+
+
+def test_a_network_shortens_no_kernel_below_the_floor_nor_lengthens_one_that_is() -> None:
+    """One that says a hundredth and less of everything, where a kernel takes 2 us at least."""
+    names = FAMILIES["gemm_16bit"].names
+    gpu = replace(find_gpu("A100"), floor_us=2.0)
+    width, wide = len(names), np.full(len(names), 1e9)
+    network = Network(
+        features=names, low=-wide, high=wide, mean=np.zeros(width), scale=np.ones(width),
+        layers=((np.zeros((1, width)), np.array([-1e6])),), bound=5.0,
+        spreads=np.full((1, 4), 0.1), gpus=(gpu.model,), architectures=("Ampere",), provenance={},
+    )  # fmt: skip
+    kernels = [Kernel.gemm(64, 64, 64)] * 4
+    timings = [PhysicalTime(time_us, "compute", 0.1) for time_us in (1.0, 2.0, 20.0, 4000.0)]
+
+    found = Trained({"gemm_16bit": network}).factors(kernels, gpu, timings)
+
+    factors = [adjustment.factor for adjustment in found if adjustment is not None]
+    assert factors == pytest.approx([1.0, 1.0, 0.1, math.exp(-5.0)])
