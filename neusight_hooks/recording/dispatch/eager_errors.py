@@ -21,8 +21,8 @@ from neusight.recording.tensor import is_mask
 
 aten = torch.ops.aten
 
-#: Elements of all operands together up to which the kernel for the CPU is asked: memory that is
-#: never touched, and seconds at most where it computes after all.
+#: Elements of all operands together up to which the kernel for the CPU is asked: seconds at most
+#: where it computes after all.
 _MOST_ELEMENTS = 2**26
 
 #: What a kernel says that cannot answer for CUDA: it is missing on the CPU, or for this dtype.
@@ -120,16 +120,11 @@ def require_deterministic(func: Any, args: Sequence[Any]) -> None:
 
 
 def _on_cpu(value: Any) -> Any:
-    """The same operands on the CPU; values are zeros for indices, and anything else."""
+    """The same operands on the CPU, all zeros."""
     if isinstance(value, torch.Tensor):
         with torch._C._DisableTorchDispatch():
             shape, stride, dtype = value.shape, value.stride(), value.dtype
-        like = torch.empty_strided(tuple(shape), tuple(stride), dtype=dtype, device="cpu")
-        is_float = dtype.is_floating_point or dtype.is_complex
-        # Deterministic algorithms fill new memory with NaN.
-        return (
-            like if is_float and not torch.are_deterministic_algorithms_enabled() else like.zero_()
-        )
+        return torch.empty_strided(tuple(shape), tuple(stride), dtype=dtype, device="cpu").zero_()
     if isinstance(value, (list, tuple)):
         return type(value)(map(_on_cpu, value)) if type(value) in (list, tuple) else value
     if isinstance(value, torch.device):
