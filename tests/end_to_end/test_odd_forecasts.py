@@ -64,7 +64,7 @@ PIECES: dict[str, Callable[[], object]] = {
 
 @pytest.mark.filterwarnings("ignore::neusight.session.NoCudaWorkWarning")
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
-@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, suppress_health_check=list(HealthCheck))
 @given(
     names=some.lists(some.sampled_from(sorted(PIECES)), min_size=0, max_size=3),
     steps=some.sampled_from([0, 1, 3]),

@@ -267,7 +267,7 @@ def events_range(trace: dict[str, Any]) -> tuple[float, float]:
     return span["ts"], span["ts"] + span["dur"]
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(st.lists(TOKENS, min_size=1, max_size=8), st.sampled_from((1, 2, 40)), st.booleans())
 def test_the_trace_of_any_program_keeps_the_rules(
     tokens: list[Token], count: int, profiled: bool

@@ -338,6 +338,7 @@ def test_different_programs_are_called_that_before_they_are_compared() -> None:
     assert stated not in html_report([forecast, forecast.on("T4")])
 
 
+@pytest.mark.slow
 def test_a_page_is_small_whatever_is_forecast(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three thousand layers with names of hundreds of characters."""
     with neusight.forecast_on("H100") as forecast:

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -443,6 +444,8 @@ def example() -> ModuleType:
 
 def compared(model: str, pattern: str, monkeypatch: pytest.MonkeyPatch) -> Comparison:
     monkeypatch.syspath_prepend(str(EXAMPLE.parent))
+    # The example sets it for its process.
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", torch.backends.cudnn.benchmark)
     forecast = example().forecast_of(model)
     return compare(forecast, next(TRACES.glob(pattern)))
 
