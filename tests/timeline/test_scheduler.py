@@ -380,12 +380,7 @@ def test_what_holds_for_every_timeline(entries: list[Entry], host: HostProfile, 
         lane = [span for span in timeline.host if span.thread == thread]
         _assert_nested([(span.start_ns, span.end_ns) for span in lane])
 
-    done_ns = 0
-    for step in timeline.steps:
-        passed_ns = step.done_ns - done_ns
-        assert step.latency_ns in (passed_ns, max(passed_ns, step.host_ns))  # as in a loop
-        done_ns = step.done_ns
-    assert done_ns == timeline.end_ns
+    _assert_latencies_add_up(timeline)
     assert sum(step.represents for step in timeline.steps) == count
     assert len(timeline.memory_ns) == sum(
         isinstance(entry, Alloc) for step in timeline.steps for entry in step.replay.step.entries
@@ -395,6 +390,15 @@ def test_what_holds_for_every_timeline(entries: list[Entry], host: HostProfile, 
         assert 0 <= step.exposed_communication_ns <= step.communication_ns <= step.gpu_busy_ns
         own = timeline.kernels[step.first_kernel : step.last_kernel]
         assert step.gpu_busy_ns <= sum(kernel.duration_ns for kernel in own)
+
+
+def _assert_latencies_add_up(timeline: Timeline) -> None:
+    done_ns = 0
+    for step in timeline.steps:
+        passed_ns = step.done_ns - done_ns
+        assert step.latency_ns in (passed_ns, max(passed_ns, step.host_ns))  # as in a loop
+        done_ns = step.done_ns
+    assert done_ns == timeline.end_ns
 
 
 def _assert_nested(intervals: list[tuple[int, int]]) -> None:
@@ -610,9 +614,4 @@ def test_steps_of_unlike_kinds_that_keep_the_gpu_busy_add_up_to_its_time() -> No
 
     timeline = _of_steps(*(heavy, light) * 5)
 
-    done_ns = 0
-    for step in timeline.steps:
-        passed_ns = step.done_ns - done_ns
-        assert step.latency_ns in (passed_ns, max(passed_ns, step.host_ns))  # as in a loop
-        done_ns = step.done_ns
-    assert done_ns == timeline.end_ns
+    _assert_latencies_add_up(timeline)

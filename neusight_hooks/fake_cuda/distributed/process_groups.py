@@ -87,7 +87,7 @@ def _install_rendezvous(patches: Patches, rank: Rank, stores: _Stores, *, is_sta
         init_method: str | None = None,
         timeout: Any = None,
         world_size: int = -1,
-        rank_given: object = None,
+        rank_given: int = -1,
         store: Any = None,
         *args: Any,
         **kwargs: Any,

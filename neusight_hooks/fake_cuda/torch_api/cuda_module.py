@@ -246,15 +246,15 @@ class _CUDAGraph:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._captured: list[Launched] = []
         self._phases: set[Phase] = set()
-        self._pool = 0
+        self._start = self._stream = self._pool = 0
 
     def capture_begin(self, pool: Any = None, *args: Any, **kwargs: Any) -> None:
         recorder = self._context.recorder
         self._pool = recorder.storages.new_pool() if pool is None else int(pool[1])
         recorder.storages.pool = self._pool
         self._context.capturing = recorder.cutter.is_paused = True
-        self._start: int = recorder.tape.position()
-        self._stream: int = recorder.current_stream
+        self._start = recorder.tape.position()
+        self._stream = recorder.current_stream
 
     def capture_end(self) -> None:
         recorder = self._context.recorder

@@ -114,8 +114,8 @@ def dtype_error(func: Any, args: Sequence[Any]) -> Exception | None:
 def require_deterministic(func: Any, args: Sequence[Any]) -> None:
     """Raises RuntimeError, or warns, as torch of an op that has no deterministic kernel for CUDA
     where the program asks for one."""
-    name, *conditions = _NOT_DETERMINISTIC.get(func, ("",))
-    if name and all(condition(args) for condition in conditions):
+    name = _NOT_DETERMINISTIC.get(func)
+    if name and not (func in _DETERMINISTIC_FOR and _DETERMINISTIC_FOR[func](args)):
         alert_not_deterministic(name)
 
 
@@ -356,32 +356,33 @@ _OF_COMMON_DTYPE = (
 
 # -- ops whose kernels for CUDA add in any order ---------------------------------------------------
 
+#: What their kernels call themselves (torch.use_deterministic_algorithms, 2.13); fake kernels alert
+#: of others.
+_NOT_DETERMINISTIC: dict[Any, str] = {
+    aten.avg_pool3d_backward.default: "avg_pool3d_backward_cuda",
+    aten._adaptive_avg_pool2d_backward.default: "adaptive_avg_pool2d_backward_cuda",
+    aten._adaptive_avg_pool3d_backward.default: "adaptive_avg_pool3d_backward_cuda",
+    aten.adaptive_max_pool2d_backward.default: "adaptive_max_pool2d_backward_cuda",
+    aten.fractional_max_pool2d_backward.default: "fractional_max_pool2d_backward_cuda",
+    aten.fractional_max_pool3d_backward.default: "fractional_max_pool3d_backward_cuda",
+    aten.upsample_linear1d_backward.default: "upsample_linear1d_backward_out_cuda",
+    aten.upsample_bilinear2d_backward.default: "upsample_bilinear2d_backward_out_cuda",
+    aten.upsample_bicubic2d_backward.default: "upsample_bicubic2d_backward_out_cuda",
+    aten.upsample_trilinear3d_backward.default: "upsample_trilinear3d_backward_out_cuda",
+    aten.reflection_pad1d_backward.default: "reflection_pad1d_backward_out_cuda",
+    aten.reflection_pad2d_backward.default: "reflection_pad2d_backward_cuda",
+    aten.reflection_pad3d_backward.default: "reflection_pad3d_backward_out_cuda",
+    aten.nll_loss2d_forward.default: "nll_loss2d_forward_out_cuda_template",
+    aten._ctc_loss_backward.default: "ctc_loss_backward_gpu",
+    aten.put_.default: "put_",
+    aten.bincount.default: "_bincount_cuda",
+    aten.grid_sampler_2d_backward.default: "grid_sampler_2d_backward_cuda",
+    aten.grid_sampler_3d_backward.default: "grid_sampler_3d_backward_cuda",
+    aten.cumsum.default: "cumsum_cuda_kernel",
+}
 
-def _floats(args: Sequence[Any]) -> bool:
-    return not _integers(args)
-
-
-#: What their kernels call themselves, and when it is so (torch.use_deterministic_algorithms, 2.13);
-#: fake kernels alert of others.
-_NOT_DETERMINISTIC: dict[Any, tuple[Any, ...]] = {
-    aten.avg_pool3d_backward.default: ("avg_pool3d_backward_cuda",),
-    aten._adaptive_avg_pool2d_backward.default: ("adaptive_avg_pool2d_backward_cuda",),
-    aten._adaptive_avg_pool3d_backward.default: ("adaptive_avg_pool3d_backward_cuda",),
-    aten.adaptive_max_pool2d_backward.default: ("adaptive_max_pool2d_backward_cuda",),
-    aten.fractional_max_pool2d_backward.default: ("fractional_max_pool2d_backward_cuda",),
-    aten.fractional_max_pool3d_backward.default: ("fractional_max_pool3d_backward_cuda",),
-    aten.upsample_linear1d_backward.default: ("upsample_linear1d_backward_out_cuda",),
-    aten.upsample_bilinear2d_backward.default: ("upsample_bilinear2d_backward_out_cuda",),
-    aten.upsample_bicubic2d_backward.default: ("upsample_bicubic2d_backward_out_cuda",),
-    aten.upsample_trilinear3d_backward.default: ("upsample_trilinear3d_backward_out_cuda",),
-    aten.reflection_pad1d_backward.default: ("reflection_pad1d_backward_out_cuda",),
-    aten.reflection_pad2d_backward.default: ("reflection_pad2d_backward_cuda",),
-    aten.reflection_pad3d_backward.default: ("reflection_pad3d_backward_out_cuda",),
-    aten.nll_loss2d_forward.default: ("nll_loss2d_forward_out_cuda_template",),
-    aten._ctc_loss_backward.default: ("ctc_loss_backward_gpu",),
-    aten.put_.default: ("put_",),
-    aten.bincount.default: ("_bincount_cuda", lambda args: len(args) > 1 and args[1] is not None),
-    aten.grid_sampler_2d_backward.default: ("grid_sampler_2d_backward_cuda",),
-    aten.grid_sampler_3d_backward.default: ("grid_sampler_3d_backward_cuda",),
-    aten.cumsum.default: ("cumsum_cuda_kernel", _floats),
+#: Those of them that are deterministic for some operands.
+_DETERMINISTIC_FOR: dict[Any, Callable[[Sequence[Any]], bool]] = {
+    aten.bincount.default: lambda args: len(args) < 2 or args[1] is None,
+    aten.cumsum.default: _integers,
 }

@@ -49,26 +49,33 @@ def _advanced(args: Sequence[Any]) -> Iterator[_Index]:
             yield _Index(indices, dimension, args[0].shape[dimension], may_be_negative=True)
 
 
+#: Ops whose second argument is a dimension and the third one its indices.
+_ALONG: tuple[Any, ...] = (
+    aten.gather, aten.index_select, aten.scatter, aten.scatter_, aten.scatter_add,
+    aten.scatter_add_, aten.scatter_reduce, aten.scatter_reduce_, aten.index_add, aten.index_add_,
+    aten.index_copy, aten.index_copy_, aten.index_fill, aten.index_fill_, aten.index_reduce,
+    aten.index_reduce_,
+)  # fmt: skip
+
 #: Ops that take indices, by overload (aten/src/ATen/native/cuda: Indexing, ScatterGatherKernel,
-#: Embedding, Loss and NLLLoss2d assert them).
+#: Embedding, EmbeddingBag, Loss and NLLLoss2d assert them).
 INDEXING: dict[Any, _Indices] = {
+    **{
+        getattr(op, overload): _along
+        for op in _ALONG
+        for overload in op.overloads()
+        if "dimname" not in overload  # composites of the others
+    },
     aten.embedding.default: _rows,
+    aten._embedding_bag.default: _rows,
+    aten._embedding_bag_forward_only.default: _rows,
     aten.nll_loss_forward.default: _classes,
     aten.nll_loss2d_forward.default: _classes,
     aten.index.Tensor: _advanced,
     aten.index_put.default: _advanced,
     aten.index_put_.default: _advanced,
-    **dict.fromkeys(
-        (
-            aten.index_select.default, aten.gather.default,
-            aten.scatter.src, aten.scatter.value, aten.scatter_.src, aten.scatter_.value,
-            aten.scatter_add.default, aten.scatter_add_.default,
-            aten.index_add.default, aten.index_add_.default,
-            aten.index_copy.default, aten.index_copy_.default,
-        ),
-        _along,
-    ),
-}  # fmt: skip
+    aten._index_put_impl_.default: _advanced,
+}
 
 
 def out_of_bounds(

@@ -61,6 +61,12 @@ def test_indices_within_bounds_are_taken(run: Callable[[], object]) -> None:
         (lambda: on_gpu(4, 2).index_select(-1, at(2)), "index_select 2 1 2"),
         (lambda: F.one_hot(at(1, 3), 3), "scatter_ 3 1 3"),
         (lambda: on_gpu(4).scatter_add_(0, at(-1), on_gpu(1)), "scatter_add_ -1 0 4"),
+        (lambda: on_gpu(4).scatter_reduce(0, at(4), on_gpu(1), "sum"), "scatter_reduce 4 0 4"),
+        (lambda: on_gpu(4).index_fill_(0, at(4), 1.0), "index_fill_ 4 0 4"),
+        (
+            lambda: F.embedding_bag(at(1, 4), on_gpu(4, 2), at(0)),
+            "_embedding_bag_forward_only 4 0 4",
+        ),
         (lambda: on_gpu(4).index_add(0, at(4), on_gpu(1)), "index_add 4 0 4"),
     ],
 )

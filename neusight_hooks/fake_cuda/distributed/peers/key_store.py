@@ -103,7 +103,7 @@ def key_store_classes(link: Link) -> dict[str, type]:
             self.host, self.port = host_name, port
 
     class FileStore(KeyStore):
-        def __init__(self, file_name: str, world_size: object = None) -> None:
+        def __init__(self, file_name: str, world_size: int = -1) -> None:
             super().__init__(link, f"file {file_name}")
             self.path = file_name
 

@@ -31,7 +31,9 @@ class WaitingTime:
         self._tape = tape
         self._rank = rank
         self._wait_s = wait_s
-        self._num_ops: int | None = None
+        self._num_ops = -1
+        self._missing, self._began = "", 0.0
+        self._slept_s, self._num_sleeps = 0.0, 0
 
     def looked_for(self, key: str) -> None:
         """A key of the store was asked for, and is not there."""
@@ -50,8 +52,7 @@ class WaitingTime:
     def _restart_after_work(self) -> None:
         num_ops = self._tape.gpu_ops
         if num_ops != self._num_ops:
-            self._num_ops = num_ops
-            self._began: float = _now()
+            self._num_ops, self._began = num_ops, _now()
             self._missing, self._slept_s, self._num_sleeps = "", 0.0, 0
 
     def _end_if_late(self) -> None:
